@@ -10,7 +10,6 @@
 #ifndef MZ_ATTENTION_WGMMA_CUH
 #define MZ_ATTENTION_WGMMA_CUH
 
-#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
@@ -18,6 +17,7 @@
 #include <type_traits>
 
 #include "barrier.cuh"
+#include "cluster.cuh"
 #include "pdl_launch.cuh"
 #include "launch.h"
 #include "ptx.cuh"
@@ -124,9 +124,6 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4]) {
 }
 
 // --- barriers and copies -------------------------------------------------------------------------------------------
-__device__ __forceinline__ void barrier_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
 __device__ __forceinline__ void warp_arrive(uint32_t at) { // all of its threads have read what they wanted
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
@@ -142,11 +139,6 @@ __device__ __forceinline__ void fetch_rows(uint32_t to, int bytes, const CUtenso
                      "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(to + c / COLUMNS * (bytes / (D / COLUMNS))),
                      "l"(map), "r"(c), "r"(h), "r"(row), "r"(b), "r"(barrier)
                      : "memory");
-}
-__device__ __forceinline__ void fetch_bytes(uint32_t to, const void *from, int bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier)
-                 : "memory");
 }
 
 struct attention_place { // of what is in shared memory: what the block owns, for this piece of work and, with OWNS 2,
@@ -171,7 +163,7 @@ template <typename layout> __device__ __forceinline__ attention_place place_begi
             barrier_init(at.own_full + s * 8, 1);
             barrier_init(at.own_empty + s * 8, GROUPS * 4);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barrier_inits_release();
     }
     __syncthreads();
     return at;
@@ -280,37 +272,14 @@ constexpr __host__ __device__ int padded(int length) {
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
-                                    const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
-                                    CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-inline encode_function find_encode() {
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result) !=
-            cudaSuccess ||
-        result != cudaDriverEntryPointSuccess)
-        return nullptr;
-    return reinterpret_cast<encode_function>(found);
-}
-
 // Boxes of `box` positions of a head of [B, T, heads, D], rows `row` elements apart; what lies outside is 0.
 inline bool describe_heads(CUtensorMap *map, const mz_cu_attention &a, const void *data, int heads, long long row,
                            int box) {
-    static encode_function found; // threads may look for it at the same time: all find the same
-    encode_function encode = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (encode == nullptr)
-        __atomic_store_n(&found, encode = find_encode(), __ATOMIC_RELAXED);
-    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(a.width), static_cast<cuuint64_t>(heads),
-                                static_cast<cuuint64_t>(a.length), static_cast<cuuint64_t>(a.batch)};
-    const cuuint64_t pitch[] = {static_cast<cuuint64_t>(a.width) * 2, static_cast<cuuint64_t>(row) * 2,
-                                static_cast<cuuint64_t>(row) * 2 * static_cast<cuuint64_t>(a.length)};
-    const cuuint32_t boxes[] = {COLUMNS, 1, static_cast<cuuint32_t>(box), 1}, steps[] = {1, 1, 1, 1};
-    return encode != nullptr && (a.dtype == MEZZO_BF16 || a.dtype == MEZZO_F16) &&
-           encode(map, a.dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-                  const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const CUtensorMapDataType type =
+        a.dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    return (a.dtype == MEZZO_BF16 || a.dtype == MEZZO_F16) &&
+           describe_boxes<4>(map, type, data, {a.width, heads, a.length, a.batch},
+                             {a.width * 2, row * 2, row * 2 * a.length}, {COLUMNS, 1, box, 1});
 }
 
 struct attention_maps {

@@ -53,8 +53,8 @@ __device__ __forceinline__ void produce(const mz_cu_attention &a, const attentio
                 barrier_expect(full, layout::FETCHED);
                 fetch_rows<D>(to, layout::TILE, &maps.q, h, i0, b, full);
                 fetch_rows<D>(to + layout::TILE, layout::TILE, &maps.dy, h, i0, b, full);
-                fetch_bytes(to + 2 * layout::TILE,
-                            a.delta + 2 * ((static_cast<long long>(b) * a.heads + h) * rows + i0), BN * 8, full);
+                fetch_run(to + 2 * layout::TILE, a.delta + 2 * ((static_cast<long long>(b) * a.heads + h) * rows + i0),
+                          BN * 8, full);
                 if (++stage == layout::STAGES)
                     stage = 0, parity ^= 1;
             }

@@ -89,4 +89,24 @@ static inline tensor_map_encode find_tensor_map_encode() {
     return encode;
 }
 
+// Describes boxes of a tensor for TMA; what lies outside of the tensor reads as zeros. sizes: of the tensor, in
+// elements, the contiguous dimension first; pitch: bytes from one to the next in each other dimension; box: elements.
+template <int RANK>
+inline bool describe_boxes(CUtensorMap *map, CUtensorMapDataType type, const void *data, const int64_t (&sizes)[RANK],
+                           const int64_t (&pitch)[RANK - 1], const int (&box)[RANK]) {
+    const tensor_map_encode encode = find_tensor_map_encode();
+    cuuint64_t size[RANK], pitches[RANK];
+    cuuint32_t boxes[RANK], steps[RANK];
+    for (int i = 0; i < RANK; i++) {
+        size[i] = static_cast<cuuint64_t>(sizes[i]);
+        pitches[i] = i + 1 < RANK ? static_cast<cuuint64_t>(pitch[i]) : 0;
+        boxes[i] = static_cast<cuuint32_t>(box[i]);
+        steps[i] = 1;
+    }
+    return encode != nullptr &&
+           encode(map, type, RANK, const_cast<void *>(data), size, pitches, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 #endif

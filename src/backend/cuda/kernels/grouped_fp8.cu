@@ -1,73 +1,42 @@
 // Computes the experts' products of 8-bit operands with a scale each, on Hopper's tensor cores (compute capability 9.0
 // only). Their instructions want what is summed over contiguous in both operands, so a gradient's operands are
-// columnwise (grouped_fp8.h). They keep about 14 bits of a sum of 8-bit products, so they add up 128 terms at most:
-// FP32 registers add the pieces ("promotion"); the scales multiply the whole sum.
+// columnwise (grouped_fp8.h). FP32 registers add the pieces of 128 terms; the scales multiply the whole sum.
 //
-// A block goes through tiles of 128 × 128 results: one warp asks for pieces of the operands (TMA), two warpgroups make
-// 64 of the tile's rows each. While one promotes or stores, the other multiplies, and pieces of the next tile arrive.
+// A block goes through tiles of 128 × 128 results (tile_loop.cuh), of which a warpgroup makes 64 rows. While one
+// promotes or stores, the other multiplies, and pieces of the next tile arrive.
 // An expert's rows may begin and end anywhere in what is turned, but a piece begins at a multiple of 16 bytes (at
 // others TMA is an illegal instruction). What is in a piece in front of an expert's share or after it is another's:
 // both operands get zeros there first.
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "pdl_launch.cuh"
 #include "grouped.cuh"
 #include "grouped_fp8.h"
-#include "ptx.cuh"
-#include "wgmma.cuh"
+#include "tile_loop.cuh"
 
 namespace {
-enum { TILE = 128, L = 128, GROUP_ROWS = 64, OPERAND = TILE * L, STAGE = 2 * OPERAND, STAGES = 6 };
-enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), CONSUMERS = WARPGROUP * GROUPS };
-enum { AT_BARRIERS = STAGES * STAGE, ALIGN = 1024, BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
-static_assert(BYTES <= 227 * 1024, "shared memory of a block");
-static_assert(CONSUMERS == 2 * TILE, "a thread clears a row of either operand");
+enum { TILE = 128, L = 128, GROUP_ROWS = 64, OPERAND = TILE * L };
+static_assert(WARPGROUP * GROUPS == 2 * TILE, "a thread clears a row of either operand");
 
-// Holds what a tile sums over, and where its operands begin.
-struct share {
-    int terms, others; // of the sum; the first `others` are not the expert's
-    int a_row, b_row;  // of the operands' matrices
+struct grouped_fp8_args {
+    mz_cu_grouped_fp8 fp8;
+    int64_t tiles;
+};
+
+// Holds what a tile sums over, `from` … `to` - 1, and where its operands begin.
+struct fp8_tile : grouped_place {
+    int from, to, others; // the first `others` terms are not the expert's
+    int a_row, b_row;     // of the operands' matrices
     int a_col, b_col;
 };
 
-template <int OP> __device__ __forceinline__ share share_of(const mz_cu_grouped &g, const grouped_place &t) {
+template <int OP> __device__ __forceinline__ fp8_tile tile_of(const mz_cu_grouped &g, const grouped_place &t) {
     if (OP == MZ_CU_GROUPED_Y)
-        return {g.k, 0, t.first + t.m0, t.expert * g.n + t.c0, 0, 0};
+        return {t, 0, g.k, 0, t.first + t.m0, t.expert * g.n + t.c0, 0, 0};
     if (OP == MZ_CU_GROUPED_DX)
-        return {g.n, 0, t.first + t.m0, t.c0, 0, t.expert * g.n};
+        return {t, 0, g.n, 0, t.first + t.m0, t.c0, 0, t.expert * g.n};
     const int others = t.first % 16, begin = t.first - others;
-    return {t.last > t.first ? t.last - begin : 0, others, t.m0, t.c0, begin, begin};
+    return {t, 0, t.last > t.first ? t.last - begin : 0, others, t.m0, t.c0, begin, begin};
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// --- loads: a warp -------------------------------------------------------------------------------------------------
-template <int OP>
-__device__ __forceinline__ void produce(const mz_cu_grouped &g, int64_t tiles, const CUtensorMap *a,
-                                        const CUtensorMap *b, uint32_t shared, uint32_t full, uint32_t empty) {
-    uint32_t count = 0;
-    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const grouped_place t = grouped_locate<OP, TILE>(g, tile);
-        if (!t.any)
-            break;
-        const share s = share_of<OP>(g, t);
-        for (int l = 0; l < s.terms; l += L, count++) {
-            const uint32_t stage = count % STAGES, ready = full + stage * 8, to = shared + stage * STAGE;
-            if (threadIdx.x == 0) {
-                barrier_wait(empty + stage * 8, (count / STAGES & 1) ^ 1);
-                barrier_expect(ready, STAGE);
-                fetch_box(to, a, s.a_col + l, s.a_row, ready);
-                fetch_box(to + OPERAND, b, s.b_col + l, s.b_row, ready);
-            }
-            __syncwarp();
-        }
-    }
-}
-
-// --- products ------------------------------------------------------------------------------------------------------
-__device__ __forceinline__ void barrier_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
-}
-
 __device__ __forceinline__ uint32_t first_bytes(int n) { // of a word
     return n <= 0 ? 0 : n >= 4 ? 0xFFFFFFFFu : (1u << 8 * n) - 1;
 }
@@ -147,97 +116,109 @@ __device__ __forceinline__ void store(const mz_cu_grouped &g, int64_t first, int
     }
 }
 
-template <int OP, bool WIDE, bool LOW>
-__device__ __forceinline__ void consume(const mz_cu_grouped_fp8 &args, int64_t tiles, unsigned char *shared,
-                                        uint32_t address, uint32_t full, uint32_t empty) {
-    const mz_cu_grouped &g = args.g;
-    const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread);
-    const int m = group * GROUP_ROWS + thread % WARPGROUP / 32 * 16;
-    const float a_scale = *args.a_scale, b_scale = *args.b_scale;
-    uint32_t count = 0;
-    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const grouped_place t = grouped_locate<OP, TILE>(g, tile);
-        if (!t.any)
-            break;
-        const share s = share_of<OP>(g, t);
-        float total[16][4], d[16][4];
+struct fp8_loads { // a warp's
+    const fp8_tile &t;
+    __device__ __forceinline__ fp8_loads(const grouped_fp8_args &, const fp8_tile &of) : t(of) {}
+    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int l, const R &ring) const {
+        const uint32_t ready = ring.full(), to = ring.slot();
+        if (threadIdx.x == 0) {
+            barrier_wait(ring.empty(), ring.parity() ^ 1);
+            barrier_expect(ready, 2 * OPERAND);
+            fetch_box(to, maps.a, t.a_col + l, t.a_row, ready);
+            fetch_box(to + OPERAND, maps.b, t.b_col + l, t.b_row, ready);
+        }
+        __syncwarp();
+    }
+};
+
+struct fp8_warp : tile_warp {
+    float a_scale, b_scale;
+    __device__ __forceinline__ fp8_warp(const grouped_fp8_args &args, const tile_memory &m) : tile_warp(args, m) {
+        a_scale = *args.fp8.a_scale, b_scale = *args.fp8.b_scale;
+    }
+};
+
+template <int OP, bool WIDE, bool LOW> struct fp8_sums {
+    float d[16][4], total[16][4];
+    __device__ __forceinline__ fp8_sums(const grouped_fp8_args &, const fp8_warp &, const fp8_tile &) {
 #pragma unroll
         for (int i = 0; i < 64; i++)
             total[i / 4][i % 4] = d[i / 4][i % 4] = 0;
-        for (int l = 0; l < s.terms; l += L, count++) {
-            const uint32_t stage = count % STAGES, place = address + stage * STAGE;
-            barrier_wait(full + stage * 8, count / STAGES & 1);
-            const int begin = l == 0 ? s.others : 0;
-            if (OP != MZ_CU_GROUPED_Y && (begin > 0 || s.terms - l < L)) // y's x and w end with what is summed over
-                keep_only(shared + stage * STAGE, begin, s.terms - l);
-            multiply_piece<WIDE>(d, wgmma_operand(place + group * (GROUP_ROWS * L), 0),
-                                 wgmma_operand(place + OPERAND, 0));
-            if ((threadIdx.x & 31) == 0)
-                barrier_arrive(empty + stage * 8);
-#pragma unroll
-            for (int i = 0; i < 64; i++)
-                total[i / 4][i % 4] += d[i / 4][i % 4];
-        }
+    }
+    template <typename R>
+    __device__ __forceinline__ void multiply(const grouped_fp8_args &, const fp8_warp &w, const fp8_tile &t, int l,
+                                             const R &ring) {
+        const uint32_t place = ring.slot();
+        barrier_wait(ring.full(), ring.parity());
+        const int first = l == 0 ? t.others : 0;
+        if (OP != MZ_CU_GROUPED_Y && (first > 0 || t.to - l < L)) // y's x and w end with what is summed over
+            keep_only(ring.m.shared + ring.stage() * 2 * OPERAND, first, t.to - l);
+        multiply_piece<WIDE>(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
+                             wgmma_operand(place + OPERAND, 0));
+        if ((threadIdx.x & 31) == 0)
+            barrier_arrive(ring.empty());
 #pragma unroll
         for (int i = 0; i < 64; i++)
-            total[i / 4][i % 4] = total[i / 4][i % 4] * a_scale * b_scale;
+            total[i / 4][i % 4] += d[i / 4][i % 4];
+    }
+    __device__ __forceinline__ void finish(const grouped_fp8_args &args, const fp8_warp &w, const fp8_tile &t) {
+        const mz_cu_grouped &g = args.fp8.g;
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            total[i / 4][i % 4] = total[i / 4][i % 4] * w.a_scale * w.b_scale;
         constexpr bool DW = OP == MZ_CU_GROUPED_DW;
         const int row_length = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
         const int64_t row = DW ? static_cast<int64_t>(t.expert) * g.n + t.m0 : static_cast<int64_t>(t.first) + t.m0;
-        store<LOW>(g, row * row_length + t.c0, row_length, m, DW ? g.n - t.m0 : t.last - t.first - t.m0,
-                   row_length - t.c0, total);
+        store<LOW>(g, row * row_length + t.c0, row_length, w.group * GROUP_ROWS + w.warp * 16,
+                   DW ? g.n - t.m0 : t.last - t.first - t.m0, row_length - t.c0, total);
     }
-}
+};
+
+template <int OP> struct fp8_walk {
+    int64_t index = blockIdx.x, tiles;
+    __device__ __forceinline__ fp8_walk(const grouped_fp8_args &g) : tiles(g.tiles) {}
+    __device__ __forceinline__ bool more() const { return index < tiles; }
+    __device__ __forceinline__ void next() { index += gridDim.x; }
+    __device__ __forceinline__ grouped_place find(const grouped_fp8_args &g) const {
+        return grouped_locate<OP, TILE>(g.fp8.g, index);
+    }
+    __device__ __forceinline__ fp8_tile tile(const grouped_fp8_args &g, const grouped_place &place) const {
+        return tile_of<OP>(g.fp8.g, place);
+    }
+};
 #endif
 
-template <int OP, bool WIDE, bool LOW>
-__global__ void __launch_bounds__(THREADS, 1)
-    grouped_fp8_kernel(const mz_cu_grouped_fp8 args, int64_t tiles, const __grid_constant__ CUtensorMap a,
-                       const __grid_constant__ CUtensorMap b) {
+template <int OP, bool WIDE, bool LOW> struct grouped_fp8 {
+    static constexpr int STAGES = 6, SLOTS = 1, SLOT = 2 * OPERAND, BESIDE = 0, STEP = L;
+    static constexpr bool CLUSTERED = false, BY_TURNS = false;
+    static constexpr __device__ int readers(int) { return WARPS; }
+    using stage = stage_by_count<STAGES>;
+    using fetch_stage = stage;
+    using args = grouped_fp8_args;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ unsigned char grouped_fp8_shared[];
-    const uint32_t begin = shared_address(grouped_fp8_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
-    const uint32_t full = first + AT_BARRIERS, empty = full + STAGES * 8;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
-            barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CONSUMERS / 32);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-    wait_for_before();
-    if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x < 32)
-            produce<OP>(args.g, tiles, &a, &b, first, full, empty);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<OP, WIDE, LOW>(args, tiles, grouped_fp8_shared + (first - begin), first, full, empty);
+    using walk = fp8_walk<OP>;
+    using loads = fp8_loads;
+    using warp = fp8_warp;
+    using sums = fp8_sums<OP, WIDE, LOW>;
+    static __device__ __forceinline__ bool fetches() {
+        return threadIdx.x < 32;
     }
 #endif
-}
+};
 
 // --- launching -----------------------------------------------------------------------------------------------------
-// Boxes of 128 × 128 bytes of a matrix [rows, columns], a row each multiple of 16 bytes; what lies outside reads as
-// zeros.
+// Boxes of 128 × 128 bytes of a matrix [rows, columns], a row each multiple of 16 bytes.
 bool describe(CUtensorMap *map, const void *data, int64_t rows, int64_t columns) {
-    const tensor_map_encode encode = find_tensor_map_encode();
-    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t pitch[] = {static_cast<cuuint64_t>((columns + 15) / 16 * 16)};
-    const cuuint32_t box[] = {L, TILE}, steps[] = {1, 1};
-    return encode != nullptr &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(data), sizes, pitch, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return describe_boxes<2>(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, {columns, rows}, {(columns + 15) / 16 * 16},
+                             {L, TILE});
 }
 
 template <int OP, bool WIDE, bool LOW>
 cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare) {
-    const auto kernel = grouped_fp8_kernel<OP, WIDE, LOW>;
+    using policy = grouped_fp8<OP, WIDE, LOW>;
     const mz_cu_grouped &g = args.g;
     if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        return prepare_tiles<policy>();
     const int64_t tiles = grouped_tiles(g, TILE), n = g.n, k = g.k, matrices = g.experts * n;
     if (tiles == 0)
         return cudaSuccess;
@@ -251,10 +232,7 @@ cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare
                                     Y    ? k
                                     : DW ? g.rows
                                          : matrices);
-    if (!described)
-        return cudaErrorNotSupported;
-    return launch_dependent(stream, kernel, dim3(static_cast<unsigned>(tiles < g.sms ? tiles : g.sms)), dim3(THREADS),
-                            BYTES, args, tiles, a, b);
+    return described ? launch_tiles<policy>(stream, {args, tiles}, a, b, tiles, g.sms) : cudaErrorNotSupported;
 }
 
 template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare) {

@@ -7,86 +7,77 @@
 // each. All three parts of 64 terms of both operands are in shared memory at once, so that six products cost six tiles.
 // Two blocks, a cluster, share each tile of b: either fetches half of it for both. Where tiles are too few for the card
 // the sum is divided, and a second kernel adds the parts in order.
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "pdl_launch.cuh"
-#include "ptx.cuh"
+#include "tile_loop.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
 
 namespace {
 enum { TILE = 128, L = 64, HALF = TILE / 2, HALF_BYTES = HALF * L * 2, OPERAND = 2 * HALF_BYTES };
-// A piece, 64 terms, has six slots: a2, b0, a1, b1, a0, b2, in the order of their first use. Two pieces are there.
-enum { PARTS = 3, SLOTS = 2 * PARTS, PIECES = 2, ALL = PIECES * SLOTS, PRODUCTS = 6 };
-enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32 };
-enum { AT_BARRIERS = ALL * OPERAND, ALIGN = 1024, BYTES = AT_BARRIERS + 2 * ALL * 8 + ALIGN };
-static_assert(BYTES <= 227 * 1024, "shared memory of a block");
+// A piece, 64 terms, has six slots: a2, b0, a1, b1, a0, b2, in the order of their first use.
+enum { TERMS = 3, PRODUCTS = 6 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-struct work { // of a cluster: a pair of tiles, one below the other, and a share of the sum; columns first
-    int64_t unit, units, step, tiles;
-    int across, pieces;
-};
 struct share {
+    static constexpr bool any = true;
     int64_t row; // of the cluster's first tile
     int col, split, from, to;
 };
-
-__device__ __forceinline__ work work_begin(const mz_cu_promoted &g) {
-    work w;
-    w.across = static_cast<int>((g.cols + TILE - 1) / TILE);
-    w.pieces = static_cast<int>((g.inner + L - 1) / L);
-    w.tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * w.across;
-    w.units = w.tiles * g.splits;
-    w.unit = blockIdx.x / CLUSTER;
-    w.step = gridDim.x / CLUSTER;
-    return w;
-}
-
-__device__ __forceinline__ share share_of(const mz_cu_promoted &g, const work &w) {
-    int64_t tile = w.unit % w.tiles;
-    int split = static_cast<int>(w.unit / w.tiles);
-    share s = {tile / w.across * (CLUSTER * TILE), static_cast<int>(tile % w.across) * TILE, split};
-    s.from = static_cast<int>(static_cast<int64_t>(w.pieces) * split / g.splits);
-    s.to = static_cast<int>(static_cast<int64_t>(w.pieces) * (split + 1) / g.splits);
-    return s;
-}
+struct promoted_walk { // of a cluster: a pair of tiles, one below the other, and a share of the sum; columns first
+    int64_t unit, units, step, tiles;
+    int across, pieces;
+    __device__ __forceinline__ promoted_walk(const mz_cu_promoted &g) {
+        across = static_cast<int>((g.cols + TILE - 1) / TILE);
+        pieces = static_cast<int>((g.inner + L - 1) / L);
+        tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * across;
+        units = tiles * g.splits;
+        unit = blockIdx.x / CLUSTER;
+        step = gridDim.x / CLUSTER;
+    }
+    __device__ __forceinline__ bool more() const { return unit < units; }
+    __device__ __forceinline__ void next() { unit += step; }
+    __device__ __forceinline__ share find(const mz_cu_promoted &g) const {
+        int64_t tile = unit % tiles;
+        int split = static_cast<int>(unit / tiles);
+        share s = {tile / across * (CLUSTER * TILE), static_cast<int>(tile % across) * TILE, split};
+        s.from = static_cast<int>(static_cast<int64_t>(pieces) * split / g.splits);
+        s.to = static_cast<int>(static_cast<int64_t>(pieces) * (split + 1) / g.splits);
+        return s;
+    }
+    __device__ __forceinline__ share tile(const mz_cu_promoted &, const share &s) const { return s; }
+};
 
 // Fetches piece k of 64 rows of an operand's part. BY_ROWS: the part is [rows, inner], else [inner, rows].
 template <bool BY_ROWS>
-__device__ __forceinline__ void fetch(uint32_t to, const CUtensorMap *map, int row, int k, int part, uint32_t barrier) {
+__device__ __forceinline__ void fetch_term(uint32_t to, const CUtensorMap *map, int row, int k, int part,
+                                           uint32_t barrier) {
     fetch_box_of_three(to, map, BY_ROWS ? k * L : row, BY_ROWS ? row : k * L, part, barrier);
 }
 
-template <bool A_BY_ROWS, bool B_BY_ROWS>
-__device__ __forceinline__ void produce(const mz_cu_promoted &g, const CUtensorMap *a, const CUtensorMap *b,
-                                        uint32_t shared, uint32_t full, uint32_t empty) {
-    uint32_t rank = block_of_cluster(), count = 0;
-    for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
-        share s = share_of(g, w);
-        int row = static_cast<int>(s.row) + static_cast<int>(rank) * TILE, col = s.col + static_cast<int>(rank) * HALF;
-        for (int k = s.from; k < s.to; k++, count++) {
-            uint32_t first = (count % PIECES) * SLOTS, parity = count / PIECES & 1;
+template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_loads {
+    int rank, row, col;
+    __device__ __forceinline__ promoted_loads(const mz_cu_promoted &, const share &s) {
+        rank = static_cast<int>(block_of_cluster());
+        row = static_cast<int>(s.row) + static_cast<int>(rank) * TILE, col = s.col + static_cast<int>(rank) * HALF;
+    }
+    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) const {
 #pragma unroll
-            for (int i = 0; i < SLOTS; i++) {
-                uint32_t to = shared + (first + i) * OPERAND, ready = full + (first + i) * 8;
-                barrier_wait(empty + (first + i) * 8, parity ^ 1);
-                barrier_expect(ready, OPERAND);
-                if (i % 2 == 0) {
-                    fetch<A_BY_ROWS>(to, a, row, k, i / 2, ready);
-                    fetch<A_BY_ROWS>(to + HALF_BYTES, a, row + HALF, k, i / 2, ready);
-                } else {
-                    fetch_box_of_three_for_all(to + rank * HALF_BYTES, b, B_BY_ROWS ? k * L : col,
-                                               B_BY_ROWS ? col : k * L, i / 2, ready);
-                }
+        for (int i = 0; i < R::SLOTS; i++) {
+            const uint32_t to = ring.slot(i), ready = ring.full(i);
+            barrier_wait(ring.empty(i), ring.parity() ^ 1);
+            barrier_expect(ready, OPERAND);
+            if (i % 2 == 0) {
+                fetch_term<A_BY_ROWS>(to, maps.a, row, k, i / 2, ready);
+                fetch_term<A_BY_ROWS>(to + HALF_BYTES, maps.a, row + HALF, k, i / 2, ready);
+            } else {
+                fetch_box_of_three_for_all(to + rank * HALF_BYTES, maps.b, B_BY_ROWS ? k * L : col,
+                                           B_BY_ROWS ? col : k * L, i / 2, ready);
             }
         }
     }
-}
+};
 
 // The warps of both blocks release a slot of b, which both blocks' threads write; those of one block a slot of a.
 __device__ __forceinline__ void release(uint32_t empty, int slot, uint32_t rank) {
-    uint32_t lane = threadIdx.x & 31;
+    const uint32_t lane = threadIdx.x & 31;
     if (slot % 2 == 0 ? lane == 0 : lane < CLUSTER)
         barrier_arrive_at(empty + slot * 8, slot % 2 == 0 ? rank : lane);
 }
@@ -122,81 +113,67 @@ __device__ __forceinline__ void store(const mz_cu_promoted &g, int64_t row, int 
     }
 }
 
-template <bool A_BY_ROWS, bool B_BY_ROWS>
-__device__ __forceinline__ void consume(const mz_cu_promoted &g, uint32_t shared, uint32_t full, uint32_t empty) {
-    // The smallest products first, of which slots they are, which slots the one before has done with.
-    constexpr int a_of[PRODUCTS] = {0, 2, 4, 2, 4, 4}, b_of[PRODUCTS] = {1, 3, 5, 1, 3, 1};
-    constexpr int done[PRODUCTS] = {0, -1, 5, 2, 3, 4};
-    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread), warp = thread % WARPGROUP / 32;
-    uint32_t rank = block_of_cluster(), count = 0;
-    for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
-        share s = share_of(g, w);
-        float total[16][4] = {};
-        for (int k = s.from; k < s.to; k++, count++) {
-            uint32_t first = (count % PIECES) * SLOTS, parity = count / PIECES & 1;
-            uint32_t place = shared + first * OPERAND, here = empty + first * 8;
-            float d[16][4] = {};
+template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_sums {
+    float total[16][4] = {};
+    __device__ __forceinline__ promoted_sums(const mz_cu_promoted &, const tile_warp &, const share &) {}
+    template <typename R>
+    __device__ __forceinline__ void multiply(const mz_cu_promoted &, const tile_warp &w, const share &, int,
+                                             const R &ring) {
+        // The smallest products first, of which slots they are, which slots the one before has done with.
+        constexpr int a_of[PRODUCTS] = {0, 2, 4, 2, 4, 4}, b_of[PRODUCTS] = {1, 3, 5, 1, 3, 1};
+        constexpr int done[PRODUCTS] = {0, -1, 5, 2, 3, 4};
+        const uint32_t place = ring.slot(), here = ring.empty();
+        float d[16][4] = {};
 #pragma unroll
-            for (int i = 0; i < PRODUCTS; i++) {
-                if (i < PARTS) {
-                    barrier_wait(full + (first + a_of[i]) * 8, parity);
-                    barrier_wait(full + (first + b_of[i]) * 8, parity);
-                }
-                uint64_t a = wgmma_operand(place + a_of[i] * OPERAND + group * HALF_BYTES, HALF_BYTES),
-                         b = wgmma_operand(place + b_of[i] * OPERAND, HALF_BYTES);
-                wgmma_begin();
-#pragma unroll
-                for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
-                    wgmma_multiply<__nv_bfloat16, !A_BY_ROWS, !B_BY_ROWS>(
-                        d, a + (A_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4), b + (B_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4));
-                wgmma_commit();
-                if (i > 0) {
-                    wgmma_wait<1>();
-                    if (done[i - 1] >= 0)
-                        release(here, done[i - 1], rank);
-                }
+        for (int i = 0; i < PRODUCTS; i++) {
+            if (i < TERMS) {
+                barrier_wait(ring.full(a_of[i]), ring.parity());
+                barrier_wait(ring.full(b_of[i]), ring.parity());
             }
-            wgmma_wait<0>();
-            release(here, 4, rank);
-            release(here, 1, rank);
+            uint64_t a = wgmma_operand(place + a_of[i] * OPERAND + w.group * HALF_BYTES, HALF_BYTES),
+                     b = wgmma_operand(place + b_of[i] * OPERAND, HALF_BYTES);
+            wgmma_begin();
 #pragma unroll
-            for (int i = 0; i < 64; i++)
-                total[i / 4][i % 4] += d[i / 4][i % 4];
+            for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
+                wgmma_multiply<__nv_bfloat16, !A_BY_ROWS, !B_BY_ROWS>(d, a + (A_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4),
+                                                                      b + (B_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4));
+            wgmma_commit();
+            if (i > 0) {
+                wgmma_wait<1>();
+                if (done[i - 1] >= 0)
+                    release(here, done[i - 1], w.rank);
+            }
         }
-        store(g, s.row + rank * TILE + group * HALF + warp * 16, s.col, s.split, total);
+        wgmma_wait<0>();
+        release(here, 4, w.rank);
+        release(here, 1, w.rank);
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            total[i / 4][i % 4] += d[i / 4][i % 4];
     }
-}
+    __device__ __forceinline__ void finish(const mz_cu_promoted &g, const tile_warp &w, const share &s) const {
+        store(g, s.row + w.rank * TILE + w.group * HALF + w.warp * 16, s.col, s.split, total);
+    }
+};
 #endif
 
-template <bool A_BY_ROWS, bool B_BY_ROWS>
-__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
-    promoted_kernel(const mz_cu_promoted g, const __grid_constant__ CUtensorMap a,
-                    const __grid_constant__ CUtensorMap b) {
+template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted {
+    static constexpr int STAGES = 2, SLOTS = 2 * TERMS, SLOT = OPERAND, BESIDE = 0, STEP = 1;
+    static constexpr bool CLUSTERED = true, BY_TURNS = false;
+    static constexpr __device__ int readers(int slot) { return slot % 2 == 0 ? WARPS : CLUSTER * WARPS; }
+    using stage = stage_by_count<STAGES>;
+    using fetch_stage = stage;
+    using args = mz_cu_promoted;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ unsigned char promoted_shared[];
-    uint32_t first = (shared_address(promoted_shared) + ALIGN - 1) / ALIGN * ALIGN;
-    uint32_t full = first + AT_BARRIERS, empty = full + ALL * 8;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < ALL; s++) {
-            barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, s % 2 == 0 ? WARPS : CLUSTER * WARPS);
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    using walk = promoted_walk;
+    using loads = promoted_loads<A_BY_ROWS, B_BY_ROWS>;
+    using warp = tile_warp;
+    using sums = promoted_sums<A_BY_ROWS, B_BY_ROWS>;
+    static __device__ __forceinline__ bool fetches() {
+        return threadIdx.x == 0;
     }
-    cluster_sync();
-    wait_for_before();
-    if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0)
-            produce<A_BY_ROWS, B_BY_ROWS>(g, &a, &b, first, full, empty);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<A_BY_ROWS, B_BY_ROWS>(g, first, full, empty);
-    }
-    __syncwarp();
-    cluster_sync(); // a block's memory stays while the other may still write to it
 #endif
-}
+};
 
 enum { BLOCK = 256 };
 __global__ void __launch_bounds__(BLOCK) add_splits_kernel(const mz_cu_promoted g) {
@@ -216,17 +193,11 @@ __global__ void __launch_bounds__(BLOCK) add_splits_kernel(const mz_cu_promoted 
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-// Boxes of 64 × 64 of three matrices [rows, cols], consecutive; what lies outside of one reads as zeros.
+// Boxes of 64 × 64 of three matrices [rows, cols], consecutive.
 bool describe(CUtensorMap *map, const void *data, bool by_rows, int64_t others, int64_t inner) {
-    tensor_map_encode encode = find_tensor_map_encode();
-    const auto cols = static_cast<cuuint64_t>(by_rows ? inner : others);
-    const auto rows = static_cast<cuuint64_t>(by_rows ? others : inner);
-    const cuuint64_t sizes[] = {cols, rows, PARTS}, pitch[] = {cols * 2, rows * cols * 2};
-    const cuuint32_t box[] = {L, HALF, 1}, steps[] = {1, 1, 1};
-    return encode != nullptr &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void *>(data), sizes, pitch, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const int64_t cols = by_rows ? inner : others, rows = by_rows ? others : inner;
+    return describe_boxes<3>(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, data, {cols, rows, TERMS},
+                             {cols * 2, rows * cols * 2}, {L, HALF, 1});
 }
 
 int64_t pairs_of(const mz_cu_promoted &g) {
@@ -235,15 +206,13 @@ int64_t pairs_of(const mz_cu_promoted &g) {
 
 template <bool A_BY_ROWS, bool B_BY_ROWS>
 cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prepare) {
-    auto kernel = promoted_kernel<A_BY_ROWS, B_BY_ROWS>;
+    using policy = promoted<A_BY_ROWS, B_BY_ROWS>;
     if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        return prepare_tiles<policy>();
     CUtensorMap a, b;
     if (!describe(&a, g.a, A_BY_ROWS, g.rows, g.inner) || !describe(&b, g.b, B_BY_ROWS, g.cols, g.inner))
         return cudaErrorNotSupported;
-    int64_t units = pairs_of(g) * g.splits, most = sms / CLUSTER, clusters = units < most ? units : most;
-    cudaError_t error = launch_dependent(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS),
-                                         BYTES, g, a, b);
+    const cudaError_t error = launch_tiles<policy>(stream, g, a, b, pairs_of(g) * g.splits, sms);
     if (error != cudaSuccess || g.splits == 1)
         return error;
     return launch_dependent(stream, add_splits_kernel, static_cast<unsigned>((g.rows * g.cols / 4 + BLOCK - 1) / BLOCK),

@@ -1,0 +1,252 @@
+// The loop over tiles of matrix products whose operands the tensor memory accelerator (TMA) fetches into shared memory,
+// on compute capability 9.0. A kernel is a policy P of this loop.
+//
+// A block has one warp that fetches and two warpgroups that multiply. Shared memory begins with a ring of P::STAGES
+// stages of P::SLOTS slots each, which hold one piece of a tile's sum. A slot has two barriers: its bytes have come
+// ("full"), and every warp that reads it has done so ("empty"). One tile goes through both sides at the same time:
+//
+//   the fetching warp                            the multiplying warpgroups
+//   P::walk finds the block's next tile          P::walk finds the same tile
+//   P::loads: where its operands begin           P::sums::begin: accumulators are zero
+//   for each piece of the sum, P::STEP apart:    for each piece of the sum:
+//     P::loads::fetch: waits until the stage       P::sums::multiply: waits until the stage is full, multiplies,
+//     is empty, asks for boxes of both operands    promotes sums, releases the stage
+//   ahead of the others by the whole ring        P::sums::finish: post-ops, stores
+//
+// The tensor cores keep about 14 bits of a sum of 8-bit products, and cut off what sums of BF16 terms lose. Where that
+// is too little, multiply sums one piece from zero, and FP32 registers add the piece ("promotion").
+//
+// Beside these a policy has: args, the kernel's argument; BESIDE, the bytes of shared memory after the ring; CLUSTERED,
+// whether two blocks share boxes; fetches(), whether the calling thread goes through the fetching side; readers(slot),
+// the warps that release a slot.
+#ifndef MZ_TILE_LOOP_CUH
+#define MZ_TILE_LOOP_CUH
+
+#include "barrier.cuh"
+#include "cluster.cuh"
+#include "pdl_launch.cuh"
+#include "ptx.cuh"
+#include "wgmma.cuh"
+
+enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32, SHARED_ALIGN = 1024 };
+
+template <typename P> struct tile_layout { // bytes of shared memory
+    static constexpr int STAGE = P::SLOTS * P::SLOT, SLOTS = P::STAGES * P::SLOTS;
+    static constexpr int AT_BARRIERS = P::STAGES * STAGE + P::BESIDE;
+    static constexpr int BYTES = AT_BARRIERS + 2 * SLOTS * 8 + SHARED_ALIGN;
+    static_assert(BYTES <= 227 * 1024, "shared memory of a block");
+};
+
+struct tile_maps { // of the operands
+    const CUtensorMap *a, *b;
+};
+
+// --- the ring ------------------------------------------------------------------------------------------------------
+struct tile_memory {
+    unsigned char *shared;         // the ring's first byte
+    uint32_t address, full, empty; // the same as an address; the barriers' addresses
+};
+
+// A cluster's unit of work: tiles of ROWS × COLS results, one below the other, and one of g.splits shares of their
+// sums.
+struct tile_share {
+    static constexpr bool any = true;
+    unsigned down, right; // the pair's place among pairs of tiles
+    int split, from, to;  // pieces of the sum
+};
+
+// Deals out the units of g.rows × g.cols results. Tiles are taken in bands of BAND pairs, column by column of a band:
+// as many columns of b as rows of a are read at a time. Row by row of long rows, all of b would pass by for two pairs.
+template <typename A, int ROWS, int COLS, int L, int BAND> struct dense_walk {
+    unsigned unit, units, step, tiles, across, down; // no memory holds 2³² tiles
+    int pieces;
+    __device__ __forceinline__ dense_walk(const A &g) {
+        across = static_cast<unsigned>((g.cols + COLS - 1) / COLS);
+        down = static_cast<unsigned>((g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS));
+        pieces = static_cast<int>((g.inner + L - 1) / L);
+        tiles = down * across;
+        units = tiles * static_cast<unsigned>(g.splits);
+        unit = blockIdx.x / CLUSTER;
+        step = gridDim.x / CLUSTER;
+    }
+    __device__ __forceinline__ bool more() const { return unit < units; }
+    __device__ __forceinline__ void next() { unit += step; }
+    __device__ __forceinline__ tile_share find(const A &g) const {
+        const unsigned split = unit / tiles, index = unit - split * tiles;
+        tile_share s;
+        if constexpr (BAND > 1) {
+            const unsigned first = index / (BAND * across) * BAND,
+                           high = min(down - first, static_cast<unsigned>(BAND));
+            const unsigned of_band = index - first * across;
+            s.right = of_band / high;
+            s.down = first + of_band - s.right * high;
+        } else {
+            s.down = index / across;
+            s.right = index % across;
+        }
+        s.split = static_cast<int>(split);
+        s.from = static_cast<int>(static_cast<int64_t>(pieces) * s.split / g.splits);
+        s.to = static_cast<int>(static_cast<int64_t>(pieces) * (s.split + 1) / g.splits);
+        return s;
+    }
+    __device__ __forceinline__ tile_share tile(const A &, const tile_share &s) const { return s; }
+};
+
+// Where in a ring of N stages a loop is: parity changes with every turn of the ring. Two ways to know it: by the number
+// of pieces so far, or by going from stage to stage.
+template <int N> struct stage_by_count {
+    uint32_t count = 0;
+    __device__ __forceinline__ uint32_t stage() const { return count % N; }
+    __device__ __forceinline__ uint32_t parity() const { return count / N & 1; }
+    __device__ __forceinline__ void advance() { count++; }
+};
+template <int N> struct stage_by_turns {
+    uint32_t at = 0, turn = 0;
+    __device__ __forceinline__ uint32_t stage() const { return at; }
+    __device__ __forceinline__ uint32_t parity() const { return turn; }
+    __device__ __forceinline__ void advance() {
+        if (++at == N)
+            at = 0, turn ^= 1;
+    }
+    __device__ __forceinline__ void skip(uint32_t pieces) {
+        at += pieces;
+        turn ^= at / N & 1;
+        at %= N;
+    }
+};
+
+template <typename P, typename STAGE> struct tile_ring : STAGE {
+    static constexpr int SLOTS = P::SLOTS;
+    const tile_memory &m;
+    __device__ __forceinline__ tile_ring(const tile_memory &memory) : m(memory) {}
+    // Slot i of the stage: its memory, and its barriers.
+    __device__ __forceinline__ uint32_t slot(int i = 0) const {
+        return m.address + (this->stage() * SLOTS + i) * P::SLOT;
+    }
+    __device__ __forceinline__ uint32_t full(int i = 0) const { return m.full + (this->stage() * SLOTS + i) * 8; }
+    __device__ __forceinline__ uint32_t empty(int i = 0) const { return m.empty + (this->stage() * SLOTS + i) * 8; }
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+struct tile_warp {         // of a multiplying warpgroup
+    int group, warp, lane; // which warpgroup; which warp of it
+    uint32_t rank;         // which block of the cluster
+    template <typename A> __device__ __forceinline__ tile_warp(const A &, const tile_memory &) {
+        const int thread = static_cast<int>(threadIdx.x) - WARPGROUP;
+        group = group_of(thread), warp = thread % WARPGROUP / 32, lane = thread & 31;
+        rank = block_of_cluster();
+    }
+};
+#endif
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+template <typename P>
+__device__ __forceinline__ void fetch_tiles(const typename P::args &g, const tile_maps &maps, const tile_memory &m) {
+    tile_ring<P, typename P::fetch_stage> ring(m);
+    for (typename P::walk w(g); w.more(); w.next()) {
+        const auto place = w.find(g);
+        if (!place.any)
+            break;
+        const auto t = w.tile(g, place);
+        typename P::loads loads(g, t);
+        for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
+            loads.fetch(maps, k, ring);
+    }
+}
+
+template <typename P> __device__ __forceinline__ void multiply_tiles(const typename P::args &g, const tile_memory &m) {
+    const typename P::warp warp(g, m);
+    tile_ring<P, typename P::stage> ring(m);
+    int turn = 0;
+    for (typename P::walk w(g); w.more(); w.next(), turn ^= 1) {
+        const auto place = w.find(g);
+        if (!place.any)
+            break;
+        const auto t = w.tile(g, place);
+        if constexpr (P::BY_TURNS) {
+            if (turn != warp.group) {
+                ring.skip(t.to - t.from);
+                continue;
+            }
+        }
+        typename P::sums sums(g, warp, t);
+        for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
+            sums.multiply(g, warp, t, k, ring);
+        sums.finish(g, warp, t);
+    }
+}
+#endif
+
+template <typename P>
+__device__ __forceinline__ void loop_over_tiles(const typename P::args &g, const tile_maps &maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using layout = tile_layout<P>;
+    extern __shared__ unsigned char tile_shared[];
+    const uint32_t begin = shared_address(tile_shared),
+                   first = (begin + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN;
+    const uint32_t full = first + layout::AT_BARRIERS;
+    const tile_memory m = {tile_shared + (first - begin), first, full, full + layout::SLOTS * 8};
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < layout::SLOTS; s++) {
+            barrier_init(m.full + s * 8, 1);
+            barrier_init(m.empty + s * 8, P::readers(s));
+        }
+        barrier_inits_release();
+    }
+    if constexpr (P::CLUSTERED)
+        cluster_sync();
+    else
+        __syncthreads();
+    wait_for_before();
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (P::fetches())
+            fetch_tiles<P>(g, maps, m);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        multiply_tiles<P>(g, m);
+    }
+    if constexpr (P::CLUSTERED) {
+        __syncwarp();
+        cluster_sync(); // a block's memory stays while the other may still write to it
+    }
+#endif
+}
+
+template <typename P>
+__global__ void __launch_bounds__(THREADS, 1)
+    tile_kernel(const typename P::args g, const __grid_constant__ CUtensorMap a,
+                const __grid_constant__ CUtensorMap b) {
+    loop_over_tiles<P>(g, {&a, &b});
+}
+template <typename P>
+__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
+    tile_cluster_kernel(const typename P::args g, const __grid_constant__ CUtensorMap a,
+                        const __grid_constant__ CUtensorMap b) {
+    loop_over_tiles<P>(g, {&a, &b});
+}
+
+// --- launching -----------------------------------------------------------------------------------------------------
+template <typename P> constexpr auto tile_kernel_of() {
+    if constexpr (P::CLUSTERED)
+        return tile_cluster_kernel<P>;
+    else
+        return tile_kernel<P>;
+}
+
+// Asks for the shared memory that the kernel needs; cudaErrorInvalidDeviceFunction where there is no code for it.
+template <typename P> cudaError_t prepare_tiles() {
+    return cudaFuncSetAttribute(tile_kernel_of<P>(), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                tile_layout<P>::BYTES);
+}
+// `units`: tiles, or with clusters pairs of them.
+template <typename P>
+cudaError_t launch_tiles(cudaStream_t stream, const typename P::args &g, const CUtensorMap &a, const CUtensorMap &b,
+                         int64_t units, int sms) {
+    constexpr int BLOCKS = P::CLUSTERED ? CLUSTER : 1;
+    const int64_t most = sms / BLOCKS, taken = units < most ? units : most;
+    return launch_dependent(stream, tile_kernel_of<P>(), dim3(static_cast<unsigned>(taken * BLOCKS)), dim3(THREADS),
+                            tile_layout<P>::BYTES, g, a, b);
+}
+
+#endif
