@@ -182,14 +182,21 @@ mezzo_status mz_onnx_gather_nd(mz_onnx_call *call, int which) {
     const int batch = (int)mz_onnx_int_or(call->node, "batch_dims", 0);
     int depth, rank = index->rank - 1;
     int64_t n, *at, dim[2 * MEZZO_MAX_RANK];
-    if (index->kind != MZ_ONNX_HOST || batch < 0 || batch >= x->rank || batch >= index->rank)
-        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its indices must be known when the model is built");
-    MEZZO_TRY(flat_indices(call, x, index, batch, &depth, &n, &at));
+    const bool rows_alone = batch == 0 && index->rank > 0 && x->rank > 0 && index->dim[rank] == 1;
+    if ((index->kind != MZ_ONNX_HOST && !rows_alone) || batch < 0 || batch >= x->rank || batch >= index->rank)
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT,
+                            "its indices must be known when the model is built, or be rows of the first dimension");
+    depth = 1;
+    n = mz_onnx_elements(rank, index->dim);
+    if (index->kind == MZ_ONNX_HOST)
+        MEZZO_TRY(flat_indices(call, x, index, batch, &depth, &n, &at));
     memcpy(dim, index->dim, sizeof index->dim);
     for (int k = batch + depth; k < x->rank; k++)
         dim[rank++] = x->dim[k];
     if (rank > MEZZO_MAX_RANK || n == 0)
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
+    if (index->kind != MZ_ONNX_HOST)
+        return computed_gather(call, 0, rank, dim);
     const int64_t rows = mz_onnx_elements(batch + depth, x->dim),
                   rest = mz_onnx_elements(x->rank - batch - depth, x->dim + batch + depth);
     if (x->kind == MZ_ONNX_HOST) {

@@ -282,6 +282,44 @@ static bool repeats(int rank, const int64_t *dim, const double *numbers) {
     return same;
 }
 
+// Puts a number that no other place has where the table has `infinite`, and the infinity into its place when the graph
+// runs: a parameter must be finite.
+static mezzo_status hide_infinities(mz_onnx_call *call, float infinite, float *table, int64_t n, mezzo_value *out) {
+    mezzo_graph *g = call->build->g;
+    float low = 0, high = 0;
+    bool found = false;
+    for (int64_t i = 0; i < n; i++) {
+        found = found || table[i] == infinite;
+        low = isfinite(table[i]) ? fminf(low, table[i]) : low;
+        high = isfinite(table[i]) ? fmaxf(high, table[i]) : high;
+    }
+    if (!found)
+        return MEZZO_OK;
+    const float stand_in = isfinite(2 * high + 1) ? 2 * high + 1 : 2 * low - 1;
+    if (!isfinite(stand_in))
+        return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "a table with infinities beside %g and %g", (double)low,
+                            (double)high);
+    for (int64_t i = 0; i < n; i++)
+        table[i] = table[i] == infinite ? stand_in : table[i];
+    *out = mezzo_where(g, mezzo_equal(g, *out, mz_onnx_scalar(call, stand_in)), mz_onnx_scalar(call, infinite), *out);
+    return mezzo_graph_status(g);
+}
+
+static mezzo_status make_table(mz_onnx_call *call, int rank, const int64_t *dim, const double *numbers,
+                               mezzo_value *out) {
+    const int64_t n = mz_onnx_elements(rank, dim);
+    char name[64];
+    mz_onnx_param *param;
+    snprintf(name, sizeof name, "onnx.constant.%zu", call->build->onnx->n_params);
+    MEZZO_TRY(mz_onnx_add_param(call, name, rank, dim, true, &param, out));
+    if (!(param->numbers = mz_alloc((size_t)n, sizeof(float))))
+        return MEZZO_ERR_MEMORY;
+    for (int64_t i = 0; i < n; i++)
+        param->numbers[i] = (float)numbers[i];
+    MEZZO_TRY(hide_infinities(call, -INFINITY, param->numbers, n, out));
+    return hide_infinities(call, INFINITY, param->numbers, n, out);
+}
+
 mezzo_status mz_onnx_constant(mz_onnx_call *call, bool integer, int rank, const int64_t *dim, const double *numbers,
                               mezzo_value *out) {
     const int64_t n = mz_onnx_elements(rank, dim);
@@ -304,15 +342,7 @@ mezzo_status mz_onnx_constant(mz_onnx_call *call, bool integer, int rank, const 
             mezzo_constant(call->build->g, MEZZO_F32, (float)numbers[0], rank ? rank : 1, rank ? dim : &(int64_t){1});
         return mezzo_graph_status(call->build->g);
     }
-    char name[64];
-    snprintf(name, sizeof name, "onnx.constant.%zu", call->build->onnx->n_params);
-    mz_onnx_param *param;
-    MEZZO_TRY(mz_onnx_add_param(call, name, rank, dim, true, &param, out));
-    if (!(param->numbers = mz_alloc((size_t)n, sizeof(float))))
-        return MEZZO_ERR_MEMORY;
-    for (int64_t i = 0; i < n; i++)
-        param->numbers[i] = (float)numbers[i];
-    return MEZZO_OK;
+    return make_table(call, rank, dim, numbers, out);
 }
 
 // --- known numbers -------------------------------------------------------------------------------------------------

@@ -81,6 +81,49 @@ static mz_located_tensor tensor_at(const mezzo_program *p, size_t call, bool out
     return seen;
 }
 
+// --- infinities that a graph has as constants ------------------------------------------------------------------------
+// Masks have them, and borders that a maximum ignores. An output may hold those of this input; other ops make
+// infinities finite.
+static bool passes_infinities(mz_op op, int slot) {
+    switch (op) {
+    case MZ_OP_expand:
+    case MZ_OP_cast:
+    case MZ_OP_copy:
+    case MZ_OP_gather:
+    case MZ_OP_embedding:
+    case MZ_OP_where:
+    case MZ_OP_add:
+    case MZ_OP_sub:
+    case MZ_OP_mul:
+    case MZ_OP_scale:
+    case MZ_OP_maximum:
+    case MZ_OP_minimum:
+    case MZ_OP_max:
+    case MZ_OP_min:
+        return true;
+    default:
+        return mz_op_table[op].moves || strcmp(mz_op_slot(op, false, slot).name, "residual") == 0;
+    }
+}
+
+mezzo_status mz_program_infinite(const mezzo_program *p, bool **out) {
+    const mezzo_graph *g = p->c.graph;
+    bool *infinite = *out = mz_alloc(g->n_values + 1, sizeof **out);
+    if (infinite == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        const mz_node *n = &g->nodes[i];
+        bool has = (n->op == MZ_OP_pad || n->op == MZ_OP_constant) && isinf(n->attrs.alpha);
+        for (int k = 0; k < n->n_in && !has; ++k)
+            has = n->in[k] >= 0 && infinite[mz_value_root(g, n->in[k])] && passes_infinities(n->op, k);
+        for (int k = 0; k < n->n_out && has; ++k)
+            if (n->out[k] >= 0)
+                infinite[mz_value_root(g, n->out[k])] = true;
+    }
+    return MEZZO_OK;
+}
+
+// --- a micro step, call by call -------------------------------------------------------------------------------------
 // Checks a parameter or input that an op reads and no op wrote; values that ops wrote were inspected then.
 static void check_sources(const mezzo_program *p, size_t call, const mz_inspection *ins, mz_located *out) {
     const mezzo_graph *g = p->c.graph;
@@ -117,7 +160,8 @@ static void inspected_tensors(const mezzo_program *p, size_t call, bool outputs,
         out[k] = mz_program_tensor(p, outputs ? n->out[k] : n->in[k]);
 }
 
-static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limit, mz_located *out) {
+static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, const bool *infinite, float limit,
+                              mz_located *out) {
     mz_inspection ins[MZ_MAX_IN], outs[MZ_MAX_OUT];
     mz_tensor tensors[MZ_MAX_IN];
     mz_call *call = &p->c.calls[i];
@@ -131,11 +175,13 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
     inspected_tensors(p, i, true, tensors);
     MEZZO_TRY(mz_program_inspect(p, tensors, call->n_out, forward ? limit : 0, outs));
     for (int k = 0; k < call->n_out && !out->found; ++k) {
+        int v = p->c.graph->nodes[p->c.node[i]].out[k];
+        if (v >= 0 && infinite[mz_value_root(p->c.graph, v)])
+            outs[k].infs = 0;
         if (!mz_inspection_bad(&outs[k]))
             continue;
         describe_op(p, i, out);
         out->bad = tensor_at(p, i, true, k, &outs[k]);
-        int v = p->c.graph->nodes[p->c.node[i]].out[k];
         out->loss = mz_value_root(p->c.graph, v) == mz_value_root(p->c.graph, p->c.graph->loss);
     }
     if (!out->found)
@@ -144,8 +190,11 @@ static mezzo_status locate_at(mezzo_program *p, size_t i, bool fresh, float limi
     return out->parameter ? MEZZO_OK : mz_program_sample(p, i, forward ? limit : 0, &out->sample);
 }
 
-// Starts a micro step. *fresh: gradients must be written, because other values use their memory.
-static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, bool *fresh) {
+// Starts a micro step. *fresh: gradients must be written, because other values use their memory. The caller frees
+// *infinite.
+static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, bool *fresh,
+                          bool **infinite) {
+    MEZZO_TRY(mz_program_infinite(p, infinite));
     MEZZO_TRY(mz_program_fresh(p, fresh));
     *fresh = *fresh && (p->c.plan.gradients > 0 || p->params->scattered);
     MEZZO_TRY(mz_program_prepare(p, scaler, seed, step));
@@ -159,11 +208,12 @@ static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t
 mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
                                mz_located *out) {
     *out = (mz_located){.sample = -1};
-    bool fresh;
-    MEZZO_TRY(begin(p, scaler, seed, step, &fresh));
-    for (size_t i = 0; i < p->c.n_calls && !out->found; ++i)
-        MEZZO_TRY(locate_at(p, i, fresh, limit, out));
-    return MEZZO_OK;
+    bool fresh, *infinite = NULL;
+    mezzo_status status = begin(p, scaler, seed, step, &fresh, &infinite);
+    for (size_t i = 0; i < p->c.n_calls && !out->found && status == MEZZO_OK; ++i)
+        status = locate_at(p, i, fresh, infinite, limit, out);
+    mz_free(infinite);
+    return status;
 }
 
 // --- descriptions ---------------------------------------------------------------------------------------------------
@@ -244,13 +294,12 @@ mezzo_status mezzo_program_check(mezzo_program *p, const mezzo_scaler *scaler, u
     if (size)
         where[0] = 0;
     MEZZO_TRY(mz_program_ready(p, scaler));
-    bool fresh;
-    MEZZO_TRY(begin(p, scaler, seed, step, &fresh));
-    for (size_t i = 0; i < p->c.n_calls; ++i)
-        if (finding.found)
-            MEZZO_TRY(mz_program_run_call(p, i, fresh));
-        else
-            MEZZO_TRY(locate_at(p, i, fresh, 0, &finding));
+    bool fresh, *infinite = NULL;
+    mezzo_status status = begin(p, scaler, seed, step, &fresh, &infinite);
+    for (size_t i = 0; i < p->c.n_calls && status == MEZZO_OK; ++i)
+        status = finding.found ? mz_program_run_call(p, i, fresh) : locate_at(p, i, fresh, infinite, 0, &finding);
+    mz_free(infinite);
+    MEZZO_TRY(status);
     *found = finding.found;
     if (finding.found && size)
         mz_located_describe(&finding, finding.sample + 1, where, size);

@@ -55,19 +55,23 @@ static int spread(size_t *list, int n, int want) {
     return want;
 }
 
-// Chooses forward calls whose output backward still reads, so that it exists when the loss does.
+// Chooses forward calls whose output backward still reads, so that it exists when the loss does. Infinities that the
+// graph has as constants are no faults.
 static mezzo_status choose_forward(const mezzo_program *p, size_t loss, int want, size_t *calls, int *chosen) {
     int n = 0;
-    bool *read;
-    MEZZO_TRY(find_read_after(p, loss, &read));
-    for (size_t i = 0; i < loss; ++i) {
+    bool *read = NULL, *infinite = NULL;
+    mezzo_status status = find_read_after(p, loss, &read);
+    if (status == MEZZO_OK)
+        status = mz_program_infinite(p, &infinite);
+    for (size_t i = 0; i < loss && status == MEZZO_OK; ++i) {
         int v = own_output(p, i);
-        if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD && read[v])
+        if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD && read[v] && !infinite[v])
             calls[n++] = i;
     }
     mz_free(read);
+    mz_free(infinite);
     *chosen = spread(calls, n, want);
-    return MEZZO_OK;
+    return status;
 }
 
 static int choose_backward(const mezzo_program *p, int want, size_t *calls) {

@@ -198,6 +198,8 @@ typedef struct mz_located {
 // nothing, and 8 bits have no range.
 mezzo_status mz_program_inspect(mezzo_program *program, const mz_tensor *tensors, int n, float limit,
                                 mz_inspection *out);
+// Marks, by root value, what holds infinities because the graph has them as constants; the caller frees *out.
+mezzo_status mz_program_infinite(const mezzo_program *program, bool **out);
 // Finds the sample that has the first bad number of a call's outputs or, where these have none or are in no order of
 // samples, of its inputs (samples.c); -1: not known. limit: as below.
 mezzo_status mz_program_sample(mezzo_program *program, size_t call, float limit, int64_t *sample);

@@ -126,7 +126,7 @@ mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const c
         mz_log("warn",
                "%s: this version of Mezzo builds another graph of %s than the one that wrote the checkpoint: results "
                "may differ",
-               where, model->maker->name);
+               where, mz_model_name(model));
     return MEZZO_OK;
 }
 

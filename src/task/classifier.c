@@ -258,7 +258,7 @@ static bool fits_planes(const mz_array *a, const mz_input *in) {
 
 static mezzo_status check_array(classifier *c, const mz_input *in) {
     const mz_array *a = array_of(c, in);
-    const char *model = c->task.model.maker->name;
+    const char *model = mz_model_name(&c->task.model);
     char ours[96], theirs[96];
     int64_t width = 1;
     if (a == NULL && in->role == MZ_ROLE_WEIGHT) // all alike
@@ -298,7 +298,8 @@ static mezzo_status check_classes(classifier *c, const mz_input *in) {
         if (!(id >= 0 && id < (double)classes))
             return mz_fail(MEZZO_ERR_INVALID,
                            "%s: array '%s' has %.0f in row %lld: the table of '%s' has rows 0 to %lld", c->labels,
-                           a->name, id, (long long)(i / a->width), c->task.model.maker->name, (long long)classes - 1);
+                           a->name, id, (long long)(i / a->width), mz_model_name(&c->task.model),
+                           (long long)classes - 1);
     }
     if (in->role != MZ_ROLE_TARGETS || in->dtype != MEZZO_I32)
         return MEZZO_OK;
@@ -308,7 +309,7 @@ static mezzo_status check_classes(classifier *c, const mz_input *in) {
         c->task.masks = c->task.masks || ignored;
         if (!ignored && (label < 0 || label >= classes))
             return mz_fail(MEZZO_ERR_INVALID, "%s: label %lld in row %lld: %s has classes 0 to %lld", c->labels,
-                           (long long)label, (long long)(i / a->width), c->task.model.maker->name,
+                           (long long)label, (long long)(i / a->width), mz_model_name(&c->task.model),
                            (long long)classes - 1);
     }
     return MEZZO_OK;
@@ -338,7 +339,7 @@ static mezzo_status check_inputs(classifier *c) {
 static mezzo_status check_model(mz_task *task) {
     classifier *c = (classifier *)task;
     const mz_model_sizes *m = &task->wants, *sizes = &task->sizes;
-    const char *name = task->model.maker->name;
+    const char *name = mz_model_name(&task->model);
     const bool images = m->image_size > 0;
     if (c->n > 0 && images && sizes->image_size == 0)
         return mz_fail(MEZZO_ERR_INVALID,

@@ -66,7 +66,7 @@ bool mz_task_has_samples(const mz_task *task) {
 
 mezzo_status mz_task_open_sampler(mz_task *task, mezzo_params *params, const mezzo_program_options *options) {
     if (task->kind->open_sampler == NULL)
-        return mz_fail(MEZZO_ERR_INVALID, "%s is a %s, which %s", task->model.maker->name, task->kind->name,
+        return mz_fail(MEZZO_ERR_INVALID, "%s is a %s, which %s", mz_model_name(&task->model), task->kind->name,
                        task->kind->pictures ? "predicts pictures: name a folder for them (mezzo sample RUN --out DIR)"
                                             : "has no samples: evaluate it (mezzo eval)");
     return task->kind->open_sampler(task, params, options);

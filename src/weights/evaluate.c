@@ -53,7 +53,7 @@ static mezzo_status round_params(void *user, const mz_model *model, mezzo_params
     mezzo_status status = MEZZO_OK;
     if (family == NULL || g == NULL)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "eval as %s: llama.cpp has no architecture for %s", f->name,
-                       model->maker->name);
+                       mz_model_name(model));
     MEZZO_TRY(mz_model_graph(model, &graph));
     for (size_t i = 0; i < graph->n_params && status == MEZZO_OK; i++) {
         const mz_param_spec *spec = &graph->params[i];

@@ -140,7 +140,7 @@ refuse 2 "no output 'nonsense'" -- train --model own_mlp.onnx --loss 'mse(nonsen
 refuse 2 a.npz "no array 'wanted'" -- train --model own_mlp.onnx --loss mse --labels wanted --data a.npz "${FEW[@]}" --steps 2 --out none
 refuse 2 l.npz "no array 'labels'" -- train --model own_mlp.onnx --loss mse --data l.npz "${FEW[@]}" --steps 2 --out none
 refuse 2 "has fractions" -- train --model own_mlp.onnx --loss cross_entropy --labels weights --data f.npz "${FEW[@]}" --steps 2 --out none
-refuse 2 "examples of 'x' are [7]" "[3, 6, 5]" -- train --model own_segment.onnx --loss cross_entropy --dim height=6,width=5 --data x.npy \
+refuse 2 "examples of 'x' are [7]" "of own_segment.onnx takes [3, 6, 5]" -- train --model own_segment.onnx --loss cross_entropy --dim height=6,width=5 --data x.npy \
     --labels labels.npy "${FEW[@]}" --steps 2 --out none
 refuse 2 "model.loss is set" -- train --model toy --loss mse "${FEW[@]}" --steps 2 --out none
 npz ids.npz "input_ids=i8,40x8,-3 if i==307 else i%5" "labels=i8,40x8,i%5"
@@ -262,6 +262,11 @@ run 0 eval norm
 whole=$(grep loss "$OUT")
 run 0 export norm --onnx norm.onnx
 run 0 train --model norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out norm2
+
+# masks of infinities, computed ones and tables, are no faults
+npz i.npz "x=f4,60x7,r()" "row=i8,60,i%3" "keep=i8,60x5,i%5!=1" "labels=i8,60,i%2*4"
+run 0 train --model own_infinite.onnx --loss cross_entropy --data i.npz "${FEW[@]}" --steps 4 --out infinite
+shows "$OUT" "skipped steps    0"
 
 # the example does the same through the library
 example=$(dirname "$MEZZO")/examples/own_model

@@ -39,6 +39,21 @@ class Tokens(nn.Module):
         return self.head(self.wte(input_ids))
 
 
+class Infinite(nn.Module):
+    """Scores of which a mask and a table's row leave some out, by infinities."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(7, 5)
+        table = torch.zeros(3, 5)
+        table[1, 2] = table[2, 3] = -torch.inf
+        self.register_buffer("table", table)
+        self.register_buffer("all", torch.tensor([0, 0, -torch.inf, 0, 0.5]))
+
+    def forward(self, x, row, keep):
+        return (self.head(x) + self.table[row] + self.all).masked_fill(keep == 0, -torch.inf)
+
+
 def models():
     batch = {0: Dim("batch")}
     yield "mlp", nn.Sequential(nn.Linear(7, 12), nn.ReLU(), nn.LayerNorm(12), nn.Linear(12, 5)), {"x": torch.randn(6, 7)}, "logits", (batch,)
@@ -49,6 +64,8 @@ def models():
     yield "loss", Regression(), {"x": torch.randn(6, 7), "target": torch.randn(6, 5)}, "loss", (batch, batch)
     yield "tokens", Tokens(), {"input_ids": torch.randint(0, 96, (3, 8))}, "logits", ({0: Dim("batch"), 1: Dim("length")},)
     yield "norm", nn.Sequential(nn.Linear(7, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5)).train(), {"x": torch.randn(6, 7)}, "logits", None
+    with torch.random.fork_rng():  # the losses below are drawn as without it
+        yield "infinite", Infinite(), {"x": torch.randn(6, 7), "row": torch.arange(6) % 3, "keep": torch.ones(6, 5, dtype=torch.int64)}, "logits", (batch,) * 3
 
 
 def losses():
