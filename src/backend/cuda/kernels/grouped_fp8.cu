@@ -188,20 +188,22 @@ template <int OP> struct fp8_walk {
 };
 #endif
 
-template <int OP, bool WIDE, bool LOW> struct grouped_fp8 {
-    static constexpr int STAGES = 6, SLOTS = 1, SLOT = 2 * OPERAND, BESIDE = 0, STEP = L;
-    static constexpr bool CLUSTERED = false, BY_TURNS = false;
-    static constexpr __device__ int readers(int) { return WARPS; }
-    using stage = stage_by_count<STAGES>;
-    using fetch_stage = stage;
+template <int OP, bool WIDE, bool LOW> struct grouped_fp8 : tile_policy {
+    enum { STAGES = 6, SLOT = 2 * OPERAND, STEP = L };
+    enum : bool { CLUSTERED = false };
     using args = grouped_fp8_args;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using walk = fp8_walk<OP>;
     using loads = fp8_loads;
     using warp = fp8_warp;
     using sums = fp8_sums<OP, WIDE, LOW>;
+    using stage = stage_by_count<STAGES>;
+    using fetch_stage = stage;
     static __device__ __forceinline__ bool fetches() {
         return threadIdx.x < 32;
+    }
+    static __device__ __forceinline__ int readers(int) {
+        return WARPS;
     }
 #endif
 };

@@ -157,20 +157,18 @@ template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_sums {
 };
 #endif
 
-template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted {
-    static constexpr int STAGES = 2, SLOTS = 2 * TERMS, SLOT = OPERAND, BESIDE = 0, STEP = 1;
-    static constexpr bool CLUSTERED = true, BY_TURNS = false;
-    static constexpr __device__ int readers(int slot) { return slot % 2 == 0 ? WARPS : CLUSTER * WARPS; }
-    using stage = stage_by_count<STAGES>;
-    using fetch_stage = stage;
+template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted : tile_policy {
+    enum { STAGES = 2, SLOTS = 2 * TERMS, SLOT = OPERAND };
     using args = mz_cu_promoted;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using walk = promoted_walk;
     using loads = promoted_loads<A_BY_ROWS, B_BY_ROWS>;
     using warp = tile_warp;
     using sums = promoted_sums<A_BY_ROWS, B_BY_ROWS>;
-    static __device__ __forceinline__ bool fetches() {
-        return threadIdx.x == 0;
+    using stage = stage_by_count<STAGES>;
+    using fetch_stage = stage;
+    static __device__ __forceinline__ int readers(int slot) {
+        return slot % 2 == 0 ? WARPS : CLUSTER * WARPS;
     }
 #endif
 };

@@ -16,9 +16,9 @@
 // The tensor cores keep about 14 bits of a sum of 8-bit products, and cut off what sums of BF16 terms lose. Where that
 // is too little, multiply sums one piece from zero, and FP32 registers add the piece ("promotion").
 //
-// Beside these a policy has: args, the kernel's argument; BESIDE, the bytes of shared memory after the ring; CLUSTERED,
-// whether two blocks share boxes; fetches(), whether the calling thread goes through the fetching side; readers(slot),
-// the warps that release a slot.
+// Beside these a policy has: args, the kernel's argument; STAGES and SLOT; warp, what a multiplying warp keeps from
+// tile to tile; fetch_stage and stage, how the two sides count stages; readers(slot), the warps that release a slot;
+// and what tile_policy has where it differs.
 #ifndef MZ_TILE_LOOP_CUH
 #define MZ_TILE_LOOP_CUH
 
@@ -29,6 +29,12 @@
 #include "wgmma.cuh"
 
 enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32, SHARED_ALIGN = 1024 };
+
+struct tile_policy {
+    enum { SLOTS = 1, BESIDE = 0, STEP = 1 };           // BESIDE: bytes of shared memory after the ring
+    enum : bool { CLUSTERED = true, BY_TURNS = false }; // two blocks share boxes; the warpgroups take turns at tiles
+    static __device__ __forceinline__ bool fetches() { return threadIdx.x == 0; } // whether the thread fetches
+};
 
 template <typename P> struct tile_layout { // bytes of shared memory
     static constexpr int STAGE = P::SLOTS * P::SLOT, SLOTS = P::STAGES * P::SLOTS;
