@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array
 #pragma unroll
     for (int u = 0; u < UNROLL; u++)
         if (first + u * THREADS * 8 + 8 <= n)
-            raw[u] = fetch8(x.data, x.dtype, first + u * THREADS * 8);
+            raw[u] = fetch8(x, first + u * THREADS * 8);
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
         int64_t i = first + u * THREADS * 8;
@@ -30,10 +30,10 @@ __global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 v[k] = ELEMENT::of(v[k], 0, 0, given);
-            store8(y.data, y.dtype, i, v);
+            store8(y, i, v);
         } else {
             for (; i < n; i++)
-                store1(y.data, y.dtype, i, ELEMENT::of(load1(x.data, x.dtype, i), 0, 0, given));
+                store1(y, i, ELEMENT::of(load1(x, i), 0, 0, given));
         }
     }
 }
@@ -65,16 +65,14 @@ __global__ void __launch_bounds__(THREADS)
         const float factor[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         float v[8];
         if (i + 8 <= n) {
-            load8(x.data, x.dtype, i, v);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                v[k] = dropped(factor[k], v[k]);
-            store8(y.data, y.dtype, i, v);
+            load8(x, i, v);
+            for_each<8>([&](int k) { v[k] = dropped(factor[k], v[k]); });
+            store8(y, i, v);
         } else {
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 if (i + k < n)
-                    store1(y.data, y.dtype, i + k, dropped(factor[k], load1(x.data, x.dtype, i + k)));
+                    store1(y, i + k, dropped(factor[k], load1(x, i + k)));
         }
     }
 }
@@ -108,8 +106,8 @@ __global__ void __launch_bounds__(THREADS)
         int64_t j = i;
         if (repeat == REPEAT_VECTORS) // n / 8 < 2^32: the launcher sees to it
             j = static_cast<int64_t>(static_cast<uint32_t>(i >> 3) % static_cast<uint32_t>(nb >> 3)) << 3;
-        raw_a[u] = fetch8(a.data, a.dtype, i);
-        raw_b[u] = fetch8(b.data, b.dtype, j);
+        raw_a[u] = fetch8(a, i);
+        raw_b[u] = fetch8(b, j);
     }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -118,15 +116,12 @@ __global__ void __launch_bounds__(THREADS)
         if (i + 8 <= n && repeat != REPEAT_ANY) {
             widen8(raw_a[u], a.dtype, v);
             widen8(raw_b[u], b.dtype, w);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                v[k] = ELEMENT::of(v[k], w[k], 0, given);
-            store8(y.data, y.dtype, i, v);
+            for_each<8>([&](int k) { v[k] = ELEMENT::of(v[k], w[k], 0, given); });
+            store8(y, i, v);
         } else {
             int64_t end = i + 8 < n ? i + 8 : n;
             for (; i < end; i++)
-                store1(y.data, y.dtype, i,
-                       ELEMENT::of(load1(a.data, a.dtype, i), load1(b.data, b.dtype, nb == n ? i : i % nb), 0, given));
+                store1(y, i, ELEMENT::of(load1(a, i), load1(b, nb == n ? i : i % nb), 0, given));
         }
     }
 }
@@ -148,13 +143,11 @@ template <class ELEMENT> void launch_zip(const mz_cuda_device *cuda, const mz_ca
 template <int STEP>
 __device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool repeats, float v[STEP]) {
     if (STEP == 8 && !repeats) {
-        load8(x.data, x.dtype, at, v);
+        load8(x, at, v);
         return;
     }
-    float one = load1(x.data, x.dtype, at);
-#pragma unroll
-    for (int k = 0; k < STEP; k++)
-        v[k] = one;
+    float one = load1(x, at);
+    for_each<STEP>([&](int k) { v[k] = one; });
 }
 
 template <class ELEMENT, int STEP>
@@ -172,13 +165,11 @@ __global__ void __launch_bounds__(THREADS)
         float v[STEP], w[STEP];
         load_repeated<STEP>(a, at_a, r.step[0][r.rank - 1] == 0, v);
         load_repeated<STEP>(b, at_b, r.step[1][r.rank - 1] == 0, w);
-#pragma unroll
-        for (int k = 0; k < STEP; k++)
-            v[k] = ELEMENT::of(v[k], w[k], 0, element_attrs{});
+        for_each<STEP>([&](int k) { v[k] = ELEMENT::of(v[k], w[k], 0, element_attrs{}); });
         if (STEP == 8)
-            store8(y.data, y.dtype, i, v);
+            store8(y, i, v);
         else
-            store1(y.data, y.dtype, i, v[0]);
+            store1(y, i, v[0]);
     }
 }
 
@@ -218,15 +209,11 @@ template <class ELEMENT, int N> __global__ void __launch_bounds__(THREADS) opera
                                  : rest >> 31 == 0 ? static_cast<uint32_t>(rest) / static_cast<uint32_t>(o.loops.dim[d])
                                                    : rest / o.loops.dim[d];
             const int64_t k = rest - next * o.loops.dim[d];
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                at[j] += k * o.loops.step[j][d];
+            for_each<N>([&](int j) { at[j] += k * o.loops.step[j][d]; });
             rest = next;
         }
         float v[MZ_OPERANDS] = {0, 0, 0};
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            v[j] = load_number(o.in[j], at[j]);
+        for_each<N>([&](int j) { v[j] = load_number(o.in[j], at[j]); });
         const float y = ELEMENT::of(v[0], v[1], v[2], element_attrs{});
         store_number(o.y, i, y);
     }

@@ -6,23 +6,21 @@
 // Loads eight columns from c on; columns at `width` and past it are 0.
 __device__ __forceinline__ void load_columns(mz_cu_array a, int64_t start, int c, int width, float x[8]) {
     if (width % 8 == 0 && c < width) {
-        load8(a.data, a.dtype, start + c, x);
+        load8(a, start + c, x);
         return;
     }
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        x[k] = c + k < width ? load1(a.data, a.dtype, start + c + k) : 0;
+    for_each<8>([&](int k) { x[k] = c + k < width ? load1(a, start + c + k) : 0; });
 }
 
 __device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int c, int width, const float x[8]) {
     if (width % 8 == 0 && c < width) {
-        store8(a.data, a.dtype, start + c, x);
+        store8(a, start + c, x);
         return;
     }
 #pragma unroll
     for (int k = 0; k < 8; k++)
         if (c + k < width)
-            store1(a.data, a.dtype, start + c + k, x[k]);
+            store1(a, start + c + k, x[k]);
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
@@ -84,9 +82,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(embe
                 return;
             float x[8];
             load_columns(a.dy, static_cast<int64_t>(at) * a.width, c, a.width, x);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum[k] += x[k];
+            for_each<8>([&](int k) { sum[k] += x[k]; });
         }
     }
     mz_cu_array out = {a.dtable, MEZZO_F32};
@@ -94,9 +90,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP) embedding_bwd_few_kernel(embe
     if (a.accumulate) {
         float x[8];
         load_columns(out, row, c, a.width, x);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum[k] += x[k];
+        for_each<8>([&](int k) { sum[k] += x[k]; });
     }
     store_columns(out, row, c, a.width, sum);
 }
@@ -217,9 +211,7 @@ struct piece_args {
 __device__ __forceinline__ void write_row(const piece_args &a, int id, int c, const float old[8], float sum[8]) {
     mz_cu_array out = {a.dtable, MEZZO_F32};
     if (a.accumulate)
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum[k] += old[k];
+        for_each<8>([&](int k) { sum[k] += old[k]; });
     store_columns(out, static_cast<int64_t>(id) * a.width, c, a.width, sum);
 }
 
@@ -260,9 +252,7 @@ __global__ void __launch_bounds__(PIECE_WARPS *WARP) stretch_kernel(piece_args a
 #pragma unroll
         for (int e = 0; e < AHEAD; e++)
             if (from + e < count)
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    sum[k] += x[e][k];
+                for_each<8>([&](int k) { sum[k] += x[e][k]; });
     }
     mz_cu_array part = {follows ? a.head : a.tail, MEZZO_F32};
     if (follows || goes_on)
@@ -294,9 +284,7 @@ __global__ void __launch_bounds__(PIECE_WARPS *WARP) join_kernel(piece_args a) {
         for (int p = 0; p < count; p++) {
             float x[8];
             load_columns(head, (from + p) * a.width, c, a.width, x);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum[k] += x[k];
+            for_each<8>([&](int k) { sum[k] += x[k]; });
         }
         if (count < WARP)
             break;

@@ -22,9 +22,8 @@ struct random_args {
 // Positive floats are in the order of their bits, and so are BF16's and FP16's: two of these are compared at once.
 __device__ __forceinline__ uint32_t amax_of(uint4 w, uint32_t mine, bool pairs) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        mine = pairs ? __vmaxu2(mine, words[k] & 0x7FFF7FFFu) : max(mine, words[k] & 0x7FFFFFFFu);
+    for_each<4>(
+        [&](int k) { mine = pairs ? __vmaxu2(mine, words[k] & 0x7FFF7FFFu) : max(mine, words[k] & 0x7FFFFFFFu); });
     return mine;
 }
 
@@ -42,19 +41,15 @@ __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n,
     uint32_t mine = 0;
     for (int64_t i = first; i < vectors; i += AT_ONCE * step) {
         uint4 w[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            w[k] = i + k * step < vectors ? from[i + k * step] : make_uint4(0, 0, 0, 0);
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            mine = amax_of(w[k], mine, pairs);
+        for_each<AT_ONCE>([&](int k) { w[k] = i + k * step < vectors ? from[i + k * step] : make_uint4(0, 0, 0, 0); });
+        for_each<AT_ONCE>([&](int k) { mine = amax_of(w[k], mine, pairs); });
     }
     if (pairs) { // as FP32's bits
         const float2 both = widen2(mine, x.dtype);
         mine = max(__float_as_uint(both.x), __float_as_uint(both.y));
     }
     if (first < n - vectors * each)
-        mine = max(mine, __float_as_uint(load1(x.data, x.dtype, vectors * each + first)) & 0x7FFFFFFFu);
+        mine = max(mine, __float_as_uint(load1(x, vectors * each + first)) & 0x7FFFFFFFu);
     for (int lanes = 16; lanes > 0; lanes /= 2)
         mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, lanes));
     if (threadIdx.x % 32 == 0)
@@ -148,7 +143,7 @@ __global__ void __launch_bounds__(THREADS)
     float v[SIZE];
 #pragma unroll
     for (int i = 0; i < SIZE; i++) {
-        v[i] = part * SIZE + i < rows ? round_to(load1(x.data, x.dtype, at + i * cols), via) : 0;
+        v[i] = part * SIZE + i < rows ? round_to(load1(x, at + i * cols), via) : 0;
         v[i] = whole && (signs >> i & 1) != 0 ? -v[i] : v[i];
     }
     if (whole) {
@@ -195,7 +190,7 @@ __global__ void __launch_bounds__(THREADS)
     float v[SIZE], amax = 0;
 #pragma unroll
     for (int i = 0; i < SIZE; i++) {
-        v[i] = i < n ? round_to(load1(x.data, x.dtype, at + i * stride), via) : 0;
+        v[i] = i < n ? round_to(load1(x, at + i * stride), via) : 0;
         amax = fabsf(v[i]) > amax || isnan(v[i]) ? fabsf(v[i]) : amax;
     }
     const float scale = block_scale(amax, blocks, tensor), factor = scale * tensor;

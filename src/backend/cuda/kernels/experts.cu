@@ -17,16 +17,11 @@ struct score_base {
 __device__ __forceinline__ score_base base_of(mz_cu_array logits, int64_t start, int experts, bool softmax) {
     score_base s = {softmax, -INFINITY, 0};
     for (int e = threadIdx.x % WARP; softmax && e < experts; e += WARP)
-        s.base = fmaxf(s.base, load1(logits.data, logits.dtype, start + e));
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1)
-        s.base = fmaxf(s.base, __shfl_xor_sync(0xFFFFFFFFu, s.base, step));
+        s.base = fmaxf(s.base, load1(logits, start + e));
+    s.base = warp_max(s.base);
     for (int e = threadIdx.x % WARP; softmax && e < experts; e += WARP)
-        s.inverse += expf(load1(logits.data, logits.dtype, start + e) - s.base);
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1)
-        s.inverse += __shfl_xor_sync(0xFFFFFFFFu, s.inverse, step);
-    s.inverse = 1 / s.inverse;
+        s.inverse += expf(load1(logits, start + e) - s.base);
+    s.inverse = 1 / warp_sum(s.inverse);
     return s;
 }
 
@@ -41,7 +36,7 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_kernel(route_args a) 
     uint32_t *keys = reinterpret_cast<uint32_t *>(scores + experts);
     const score_base score_of = base_of(a.logits, m * experts, experts, a.softmax);
     for (int e = lane; e < experts; e += WARP) {
-        float score = score_of(load1(a.logits.data, a.logits.dtype, m * experts + e));
+        float score = score_of(load1(a.logits, m * experts + e));
         scores[e] = score;
         keys[e] = __float_as_uint(a.bias != nullptr ? score + a.bias[e] : score);
     }
@@ -124,23 +119,22 @@ __global__ void __launch_bounds__(ROUTE_WARPS *WARP) route_dx_kernel(route_dx_ar
     const score_base score_of = base_of(a.logits, m * a.experts, a.experts, a.softmax);
     float sum = 1e-20f, mean = 0;
     for (int64_t i = m * a.top_k; i < (m + 1) * a.top_k; i++) {
-        float s = score_of(load1(a.logits.data, a.logits.dtype, m * a.experts + a.indices[i]));
+        float s = score_of(load1(a.logits, m * a.experts + a.indices[i]));
         sum += s;
         mean = fmaf(a.dweights[i], s, mean);
     }
     const bool dense = a.softmax && !a.normalise;
     for (int e = lane; e < a.experts; e += WARP) {
         const int64_t at = m * a.experts + e;
-        store1(a.dx.data, a.dx.dtype, at,
-               dense ? -a.alpha * mean * score_of(load1(a.logits.data, a.logits.dtype, at)) : 0);
+        store1(a.dx, at, dense ? -a.alpha * mean * score_of(load1(a.logits, at)) : 0);
     }
     mean = dense ? mean : mean / sum;
     __syncwarp();
     for (int64_t i = m * a.top_k + lane; i < (m + 1) * a.top_k; i += WARP) {
         int64_t at = m * a.experts + a.indices[i];
-        float s = score_of(load1(a.logits.data, a.logits.dtype, at)), d = a.dweights[i];
+        float s = score_of(load1(a.logits, at)), d = a.dweights[i];
         d = a.normalise ? (d - mean) / sum : dense ? d - mean : d;
-        store1(a.dx.data, a.dx.dtype, at, a.alpha * d * s * (a.softmax ? 1 : 1 - s));
+        store1(a.dx, at, a.alpha * d * s * (a.softmax ? 1 : 1 - s));
     }
 }
 
@@ -313,66 +307,44 @@ struct move_args {
     int width, top_k;
 };
 
-// A thread 8 columns of a row, or one where the width is no multiple of 8: y[r] = (weights[order[r]] ·) x[order[r] /
+// A thread N columns of a row: 8, or one where the width is no multiple of 8. y[r] = (weights[order[r]] ·) x[order[r] /
 // k].
-template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(move_args a) {
-    constexpr int each = VECTORS ? 8 : 1;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, r = i / (a.width / each);
+template <int N> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(move_args a) {
+    const int64_t i = thread_index<MOVE_BLOCK>(), r = i / (a.width / N);
     if (r >= a.rows)
         return;
-    int c = static_cast<int>(i - r * (a.width / each)) * each, source = a.index[r];
-    int64_t from = static_cast<int64_t>(source / a.top_k) * a.width + c, to = r * a.width + c;
-    float x[each], w = a.weights != nullptr ? a.weights[source] : 1;
-    if (VECTORS)
-        load8(a.x.data, a.x.dtype, from, x);
-    else
-        x[0] = load1(a.x.data, a.x.dtype, from);
-#pragma unroll
-    for (int k = 0; k < each; k++)
-        x[k] *= w;
-    if (VECTORS)
-        store8(a.y.data, a.y.dtype, to, x);
-    else
-        store1(a.y.data, a.y.dtype, to, x[0]);
+    const int c = static_cast<int>(i - r * (a.width / N)) * N, source = a.index[r];
+    const int64_t from = static_cast<int64_t>(source / a.top_k) * a.width + c, to = r * a.width + c;
+    float x[N], w = a.weights != nullptr ? a.weights[source] : 1;
+    load<N>(a.x, from, x);
+    for_each<N>([&](int k) { x[k] *= w; });
+    store<N>(a.y, to, x);
 }
 
 // y[m] = Σ_j (weights[m, j] ·) x[place[m·k + j]]
-template <bool VECTORS> __global__ void __launch_bounds__(MOVE_BLOCK) combine_kernel(move_args a) {
-    constexpr int each = VECTORS ? 8 : 1;
-    int64_t i = static_cast<int64_t>(blockIdx.x) * MOVE_BLOCK + threadIdx.x, m = i / (a.width / each);
+template <int N> __global__ void __launch_bounds__(MOVE_BLOCK) combine_kernel(move_args a) {
+    const int64_t i = thread_index<MOVE_BLOCK>(), m = i / (a.width / N);
     if (m >= a.rows / a.top_k)
         return;
-    int c = static_cast<int>(i - m * (a.width / each)) * each;
-    float sum[each] = {};
+    const int c = static_cast<int>(i - m * (a.width / N)) * N;
+    float sum[N] = {};
 #pragma unroll 2
     for (int64_t j = m * a.top_k; j < (m + 1) * a.top_k; j++) {
-        int64_t from = static_cast<int64_t>(a.index[j]) * a.width + c;
-        float x[each], w = a.weights != nullptr ? a.weights[j] : 1;
-        if (VECTORS)
-            load8(a.x.data, a.x.dtype, from, x);
-        else
-            x[0] = load1(a.x.data, a.x.dtype, from);
-#pragma unroll
-        for (int k = 0; k < each; k++)
-            sum[k] = fmaf(w, x[k], sum[k]);
+        const int64_t from = static_cast<int64_t>(a.index[j]) * a.width + c;
+        float x[N], w = a.weights != nullptr ? a.weights[j] : 1;
+        load<N>(a.x, from, x);
+        for_each<N>([&](int k) { sum[k] = fmaf(w, x[k], sum[k]); });
     }
 #pragma unroll
     for (int slot = 0; slot < 2; slot++) {
-        float x[each];
-        if (a.added[slot].data == nullptr)
+        const mz_cu_array added = a.added[slot];
+        float x[N];
+        if (added.data == nullptr)
             continue;
-        if (VECTORS)
-            load8(a.added[slot].data, a.added[slot].dtype, m * a.width + c, x);
-        else
-            x[0] = load1(a.added[slot].data, a.added[slot].dtype, m * a.width + c);
-#pragma unroll
-        for (int k = 0; k < each; k++)
-            sum[k] += x[k];
+        load<N>(added, m * a.width + c, x);
+        for_each<N>([&](int k) { sum[k] += x[k]; });
     }
-    if (VECTORS)
-        store8(a.y.data, a.y.dtype, m * a.width + c, sum);
-    else
-        store1(a.y.data, a.y.dtype, m * a.width + c, sum[0]);
+    store<N>(a.y, m * a.width + c, sum);
 }
 
 // combine has dispatch's inputs, and two more.
@@ -389,16 +361,13 @@ static move_args move_args_of(const mz_call *call, const mz_tensor *index) {
 static void launch_dispatch(const mz_cuda_device *cuda, const mz_call *call) {
     const move_args a = move_args_of(call, mz_in(call, dispatch, order));
     const int each = a.width % 8 == 0 ? 8 : 1;
-    const unsigned blocks = blocks_of(a.rows * (a.width / each), MOVE_BLOCK);
-    if (blocks > 0)
-        (each == 8 ? dispatch_kernel<true> : dispatch_kernel<false>)<<<blocks, MOVE_BLOCK, 0, cuda->stream>>>(a);
+    launch_threads<MOVE_BLOCK>(cuda, each == 8 ? dispatch_kernel<8> : dispatch_kernel<1>, a.rows * (a.width / each), a);
 }
 static void launch_combine(const mz_cuda_device *cuda, const mz_call *call) {
     const move_args a = move_args_of(call, mz_in(call, combine, place));
     const int each = a.width % 8 == 0 ? 8 : 1;
-    const unsigned blocks = blocks_of(a.rows / a.top_k * (a.width / each), MOVE_BLOCK);
-    if (blocks > 0)
-        (each == 8 ? combine_kernel<true> : combine_kernel<false>)<<<blocks, MOVE_BLOCK, 0, cuda->stream>>>(a);
+    launch_threads<MOVE_BLOCK>(cuda, each == 8 ? combine_kernel<8> : combine_kernel<1>,
+                               a.rows / a.top_k * (a.width / each), a);
 }
 MZ_CUDA_KERNEL(dispatch, launch_dispatch, storages<"aiifa", "a", narrow_output>)
 MZ_CUDA_KERNEL(combine, launch_combine, storages<"aiifa", "a", narrow_output>)
@@ -416,15 +385,13 @@ __global__ void __launch_bounds__(MOVE_BLOCK) combine_dw_kernel(mz_cu_array dy, 
 #pragma unroll 2
         for (int c = lane * 8; c < width; c += WARP * 8) {
             float v[8], w[8];
-            load8(dy.data, dy.dtype, a + c, v);
-            load8(x.data, x.dtype, b + c, w);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum = fmaf(v[k], w[k], sum);
+            load8(dy, a + c, v);
+            load8(x, b + c, w);
+            for_each<8>([&](int k) { sum = fmaf(v[k], w[k], sum); });
         }
     } else {
         for (int c = lane; c < width; c += WARP)
-            sum = fmaf(load1(dy.data, dy.dtype, a + c), load1(x.data, x.dtype, b + c), sum);
+            sum = fmaf(load1(dy, a + c), load1(x, b + c), sum);
     }
     sum = warp_sum(sum);
     if (lane == 0)

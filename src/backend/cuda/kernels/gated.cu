@@ -6,42 +6,27 @@
 enum { THREADS = 256 };
 
 // --- swiglu --------------------------------------------------------------------------------------------------------
-// A thread takes 8 columns of a row, or one where the width is no multiple of 8.
-template <bool VECTORS, int ACT>
+// A thread takes N columns of a row: 8, or one where the width is no multiple of 8.
+template <int N, int ACT>
 __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_array y, int64_t n, int width) {
-    constexpr int each = VECTORS ? 8 : 1;
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * each;
+    const int64_t i = thread_index<THREADS>() * N;
     if (i >= n)
         return;
-    int64_t gate_at = i + i / width * width; // rows of x are twice as long
-    float gate[each], up[each];
-    if (VECTORS) {
-        raw8 g = fetch8(x.data, x.dtype, gate_at), u = fetch8(x.data, x.dtype, gate_at + width);
-        widen8(g, x.dtype, gate);
-        widen8(u, x.dtype, up);
-    } else {
-        gate[0] = load1(x.data, x.dtype, gate_at);
-        up[0] = load1(x.data, x.dtype, gate_at + width);
-    }
-#pragma unroll
-    for (int k = 0; k < each; k++)
-        gate[k] = activate(gate[k], ACT) * up[k];
-    if (VECTORS)
-        store8(y.data, y.dtype, i, gate);
-    else
-        store1(y.data, y.dtype, i, gate[0]);
+    const int64_t gate_at = i + i / width * width; // rows of x are twice as long
+    const auto g = fetch<N>(x, gate_at), u = fetch<N>(x, gate_at + width);
+    float gate[N], up[N];
+    widen(g, x.dtype, gate);
+    widen(u, x.dtype, up);
+    for_each<N>([&](int k) { gate[k] = activate(gate[k], ACT) * up[k]; });
+    store<N>(y, i, gate);
 }
 
 template <int ACT> static void launch_gate(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_cu_array x = mz_cuda_array(mz_in(call, swiglu, x)), y = mz_cuda_array(mz_out(call, swiglu, y));
-    const int64_t n = mz_shape_count(&mz_out(call, swiglu, y)->shape);
-    const int width = static_cast<int>(mz_cuda_width(mz_out(call, swiglu, y)));
-    if (n == 0)
-        return;
-    if (width % 8 == 0)
-        swiglu_kernel<true, ACT><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
-    else
-        swiglu_kernel<false, ACT><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(x, y, n, width);
+    const mz_tensor *y = mz_out(call, swiglu, y);
+    const int64_t n = mz_shape_count(&y->shape);
+    const int width = static_cast<int>(mz_cuda_width(y)), each = width % 8 == 0 ? 8 : 1;
+    launch_threads<THREADS>(cuda, each == 8 ? swiglu_kernel<8, ACT> : swiglu_kernel<1, ACT>, n / each,
+                            mz_cuda_array(mz_in(call, swiglu, x)), mz_cuda_array(y), n, width);
 }
 
 static void launch_swiglu(const mz_cuda_device *cuda, const mz_call *call) {
@@ -52,52 +37,35 @@ static void launch_swiglu(const mz_cuda_device *cuda, const mz_call *call) {
 }
 MZ_CUDA_KERNEL(swiglu, launch_swiglu, storages<"a", "a", narrow_input>)
 
-template <bool VECTORS, int ACT>
+template <int N, int ACT>
 __global__ void __launch_bounds__(THREADS)
     swiglu_dx_kernel(mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t n, int width) {
-    constexpr int each = VECTORS ? 8 : 1;
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * each;
+    const int64_t i = thread_index<THREADS>() * N;
     if (i >= n)
         return;
-    int64_t gate_at = i + i / width * width;
-    float gate[each], up[each], d[each];
-    if (VECTORS) {
-        raw8 g = fetch8(x.data, x.dtype, gate_at), u = fetch8(x.data, x.dtype, gate_at + width);
-        raw8 r = fetch8(dy.data, dy.dtype, i);
-        widen8(g, x.dtype, gate);
-        widen8(u, x.dtype, up);
-        widen8(r, dy.dtype, d);
-    } else {
-        gate[0] = load1(x.data, x.dtype, gate_at);
-        up[0] = load1(x.data, x.dtype, gate_at + width);
-        d[0] = load1(dy.data, dy.dtype, i);
-    }
+    const int64_t gate_at = i + i / width * width;
+    const auto g = fetch<N>(x, gate_at), u = fetch<N>(x, gate_at + width), r = fetch<N>(dy, i);
+    float gate[N], up[N], d[N];
+    widen(g, x.dtype, gate);
+    widen(u, x.dtype, up);
+    widen(r, dy.dtype, d);
 #pragma unroll
-    for (int k = 0; k < each; k++) {
+    for (int k = 0; k < N; k++) {
         const float z = gate[k];
         gate[k] = times_derivative(d[k] * up[k], z, ACT);
         up[k] = d[k] * activate(z, ACT);
     }
-    if (VECTORS) {
-        store8(dx.data, dx.dtype, gate_at, gate);
-        store8(dx.data, dx.dtype, gate_at + width, up);
-    } else {
-        store1(dx.data, dx.dtype, gate_at, gate[0]);
-        store1(dx.data, dx.dtype, gate_at + width, up[0]);
-    }
+    store<N>(dx, gate_at, gate);
+    store<N>(dx, gate_at + width, up);
 }
 
 template <int ACT> static void launch_gate_dx(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_cu_array dy = mz_cuda_array(mz_in(call, swiglu_dx, dy)), x = mz_cuda_array(mz_in(call, swiglu_dx, x)),
-                      dx = mz_cuda_array(mz_out(call, swiglu_dx, dx));
-    const int64_t n = mz_shape_count(&mz_in(call, swiglu_dx, dy)->shape);
-    const int width = static_cast<int>(mz_cuda_width(mz_in(call, swiglu_dx, dy)));
-    if (n == 0)
-        return;
-    if (width % 8 == 0)
-        swiglu_dx_kernel<true, ACT><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
-    else
-        swiglu_dx_kernel<false, ACT><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(dy, x, dx, n, width);
+    const mz_tensor *dy = mz_in(call, swiglu_dx, dy);
+    const int64_t n = mz_shape_count(&dy->shape);
+    const int width = static_cast<int>(mz_cuda_width(dy)), each = width % 8 == 0 ? 8 : 1;
+    launch_threads<THREADS>(cuda, each == 8 ? swiglu_dx_kernel<8, ACT> : swiglu_dx_kernel<1, ACT>, n / each,
+                            mz_cuda_array(dy), mz_cuda_array(mz_in(call, swiglu_dx, x)),
+                            mz_cuda_array(mz_out(call, swiglu_dx, dx)), n, width);
 }
 
 static void launch_swiglu_dx(const mz_cuda_device *cuda, const mz_call *call) {
@@ -113,7 +81,7 @@ MZ_CUDA_KERNEL(swiglu_dx, launch_swiglu_dx, storages<"a", "a", narrow_input>)
 // reduction of a large angle costs nothing. The table is made once a run.
 __global__ void __launch_bounds__(THREADS) rope_table_kernel(const int32_t *positions, float *table, int64_t length,
                                                              int dims, float theta, mz_rope_scaling scaling) {
-    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    int64_t i = thread_index<THREADS>();
     int half = dims / 2;
     if (i >= length * half)
         return;
@@ -140,10 +108,9 @@ static void launch_rope_table(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *table = mz_out(call, rope_table, table); // [T, R]
     const int64_t length = table->shape.dim[0];
     const int dims = static_cast<int>(table->shape.dim[1]);
-    if (length * (dims / 2) > 0)
-        rope_table_kernel<<<blocks_of(length * (dims / 2), THREADS), THREADS, 0, cuda->stream>>>(
-            data_of<int32_t>(mz_in(call, rope_table, positions)), data_of<float>(table), length, dims,
-            call->attrs.theta, call->attrs.rope);
+    launch_threads<THREADS>(cuda, rope_table_kernel, length * (dims / 2),
+                            data_of<int32_t>(mz_in(call, rope_table, positions)), data_of<float>(table), length, dims,
+                            call->attrs.theta, call->attrs.rope);
 }
 MZ_CUDA_KERNEL(rope_table, launch_rope_table, storages<"i", "f", narrow_output>)
 
@@ -188,7 +155,7 @@ __device__ __forceinline__ void load4(const float *from, float *to) {
 }
 template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vectors_kernel(rope_args a) {
     int half = a.dims / 2 / 8, items = rope_items(a), all = rope_vectors(a); // a turned head's, a row's
-    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    int64_t i = thread_index<THREADS>();
     int64_t row =
         i <= INT32_MAX ? static_cast<int64_t>(static_cast<uint32_t>(i) / static_cast<uint32_t>(all)) : i / all;
     if (row >= a.rows)
@@ -199,7 +166,7 @@ template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vecto
         const float *angles = a.table + row % a.length * a.dims;
         float c[8], s[8], x[2][8];
         at = (row * a.heads + head) * a.width + k * 8;
-        const raw8 first = fetch8(a.x.data, a.x.dtype, at), second = fetch8(a.x.data, a.x.dtype, at + half * 8);
+        const raw8 first = fetch8(a.x, at), second = fetch8(a.x, at + half * 8);
         // Angles of 8 pairs, or of 4 in the first half and of 4 in the second.
         const int low = NEIGHBOURS ? k * 4 : k * 8, high = low + (NEIGHBOURS ? half * 4 : 4);
         load4(angles + low, c);
@@ -208,12 +175,10 @@ template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vecto
         load4(angles + half * 8 + high, s + 4);
         widen8(first, a.x.dtype, x[0]);
         widen8(second, a.x.dtype, x[1]);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            s[e] = a.inverse ? -s[e] : s[e];
+        for_each<8>([&](int e) { s[e] = a.inverse ? -s[e] : s[e]; });
         NEIGHBOURS ? turn_neighbours(x, c, s) : turn_halves(x, c, s);
-        store8(a.y.data, a.y.dtype, at, x[0]);
-        store8(a.y.data, a.y.dtype, at + half * 8, x[1]);
+        store8(a.y, at, x[0]);
+        store8(a.y, at + half * 8, x[1]);
         return;
     }
     if (item < a.rotated * items)
@@ -221,8 +186,8 @@ template <bool NEIGHBOURS> __global__ void __launch_bounds__(THREADS) rope_vecto
     else
         at = (row * a.heads + a.rotated) * a.width + (item - a.rotated * items) * 8;
     float x[8];
-    load8(a.x.data, a.x.dtype, at, x);
-    store8(a.y.data, a.y.dtype, at, x);
+    load8(a.x, at, x);
+    store8(a.y, at, x);
 }
 
 // Anything else: a thread turns a pair, or copies an element.
@@ -232,23 +197,23 @@ static __host__ __device__ __forceinline__ int rope_singles(const rope_args &a) 
 }
 __global__ void __launch_bounds__(THREADS) rope_kernel(rope_args a) {
     const int half = a.dims / 2, items = a.x.data != a.y.data ? a.width - half : half, all = rope_singles(a);
-    int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x, row = i / all;
+    int64_t i = thread_index<THREADS>(), row = i / all;
     if (row >= a.rows)
         return;
     const int item = static_cast<int>(i - row * all), head = item / items, k = item - head * items;
     const int64_t at = (row * a.heads + head) * a.width;
     bool columnwise = head < a.rotated;
     if (k >= half) {
-        store1(a.y.data, a.y.dtype, at + half + k, load1(a.x.data, a.x.dtype, at + half + k));
+        store1(a.y, at + half + k, load1(a.x, at + half + k));
         return;
     }
     const float *angles = a.table + row % a.length * a.dims;
     int64_t first = at + (a.interleaved ? 2 * k : k), second = first + (a.interleaved ? 1 : half);
     float c = columnwise ? angles[k] : 1, s = columnwise ? angles[half + k] : 0;
-    float x1 = load1(a.x.data, a.x.dtype, first), x2 = load1(a.x.data, a.x.dtype, second);
+    float x1 = load1(a.x, first), x2 = load1(a.x, second);
     s = a.inverse ? -s : s;
-    store1(a.y.data, a.y.dtype, first, columnwise ? fmaf(x1, c, -(x2 * s)) : x1);
-    store1(a.y.data, a.y.dtype, second, columnwise ? fmaf(x2, c, x1 * s) : x2);
+    store1(a.y, first, columnwise ? fmaf(x1, c, -(x2 * s)) : x1);
+    store1(a.y, second, columnwise ? fmaf(x2, c, x1 * s) : x2);
 }
 
 static void launch_rope(const mz_cuda_device *cuda, const mz_call *call) {
@@ -264,16 +229,10 @@ static void launch_rope(const mz_cuda_device *cuda, const mz_call *call) {
                          .dims = static_cast<int>(table->shape.dim[1]),
                          .interleaved = call->attrs.interleaved,
                          .inverse = call->attrs.inverse};
-    if (a.rows == 0 || (a.rotated == 0 && a.x.data == a.y.data))
-        return;
-    if (a.dims % 16 == 0 && a.width % 8 == 0) {
-        const unsigned blocks = blocks_of(a.rows * rope_vectors(a), THREADS);
-        if (a.interleaved)
-            rope_vectors_kernel<true><<<blocks, THREADS, 0, cuda->stream>>>(a);
-        else
-            rope_vectors_kernel<false><<<blocks, THREADS, 0, cuda->stream>>>(a);
-    } else {
-        rope_kernel<<<blocks_of(a.rows * rope_singles(a), THREADS), THREADS, 0, cuda->stream>>>(a);
-    }
+    if (a.dims % 16 == 0 && a.width % 8 == 0)
+        launch_threads<THREADS>(cuda, a.interleaved ? rope_vectors_kernel<true> : rope_vectors_kernel<false>,
+                                a.rows * rope_vectors(a), a);
+    else
+        launch_threads<THREADS>(cuda, rope_kernel, a.rows * rope_singles(a), a);
 }
 MZ_CUDA_KERNEL(rope, launch_rope, storages<"af", "a", narrow_input>)

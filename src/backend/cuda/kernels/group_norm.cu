@@ -54,7 +54,7 @@ static __device__ __forceinline__ void fetch(raw8 raw[V], const mz_cu_array &a, 
             if (LOW)
                 raw[i].lo = static_cast<const uint4 *>(a.data)[element_of(v, p, i) / 8];
             else
-                raw[i] = fetch8(a.data, a.dtype, element_of(v, p, i));
+                raw[i] = fetch8(a, element_of(v, p, i));
         }
 }
 
@@ -113,9 +113,7 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(group_norm_args
     for (int i = 0; i < V; i++)
         if (has(p, i)) {
             widen<LOW>(raw[i], v.x.dtype, x);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum[k] += x[k];
+            for_each<8>([&](int k) { sum[k] += x[k]; });
         }
     add_rows(p, sum, all, channels);
     for (int g = warp; g < groups; g += LANES) {
@@ -133,9 +131,7 @@ __global__ void __launch_bounds__(NORM_BLOCK) norm_pieces_kernel(group_norm_args
     for (int i = 0; i < V; i++)
         if (has(p, i)) {
             widen<LOW>(raw[i], v.x.dtype, x);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum[k] = fmaf(x[k] - mean[k], x[k] - mean[k], sum[k]);
+            for_each<8>([&](int k) { sum[k] = fmaf(x[k] - mean[k], x[k] - mean[k], sum[k]); });
         }
     add_rows(p, sum, all, channels);
     for (int g = warp; g < groups; g += LANES) {
@@ -187,11 +183,9 @@ __global__ void __launch_bounds__(WARP)
 }
 
 static __device__ __forceinline__ void given8(const mz_cu_array &a, int64_t i, float absent, float out[8]) {
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        out[k] = absent;
+    for_each<8>([&](int k) { out[k] = absent; });
     if (a.data != nullptr)
-        load8(a.data, a.dtype, i, out);
+        load8(a, i, out);
 }
 
 // z = x̂·slope + offset of a thread's 8 channels.
@@ -272,7 +266,7 @@ __global__ void __launch_bounds__(NORM_BLOCK)
                     const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.slope[k], a.offset[k]);
                     x[k] = v.silu ? silu(z) : z;
                 }
-                store8(v.y.data, v.y.dtype, element_of(v, p, i), x);
+                store8(v.y, element_of(v, p, i), x);
             }
         advance(v, &p);
         if (turn + 1 < turns)
@@ -456,8 +450,8 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         }
         sums[image * v.c + c] = plain;
         sums[(v.b + image) * v.c + c] = product;
-        const float weight = v.weight.data != nullptr ? load1(v.weight.data, v.weight.dtype, c) : 1;
-        const float scale = v.film.data != nullptr ? load1(v.film.data, v.film.dtype, image * 2 * v.c + c) : 0;
+        const float weight = v.weight.data != nullptr ? load1(v.weight, c) : 1;
+        const float scale = v.film.data != nullptr ? load1(v.film, image * 2 * v.c + c) : 0;
         of_plain = fmaf(plain, weight * (1 + scale), of_plain);
         of_product = fmaf(product, weight * (1 + scale), of_product);
     }
@@ -495,10 +489,10 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2) norm_dx_kernel(group_norm_args 
         for (int i = 0; i < V; i++)
             if (has(p, i)) {
                 derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
-#pragma unroll
-                for (int k = 0; k < 8; k++)
+                for_each<8>([&](int k) {
                     dz[k] = c.of_rstd(k) * (dz[k] * c.a.slope[k] - mean.first(k) - normal[k] * mean.second(k));
-                store8(dx.data, dx.dtype, element_of(v, p, i), dz);
+                });
+                store8(dx, element_of(v, p, i), dz);
             }
         advance(v, &p);
         if (turn + 1 < turns) {

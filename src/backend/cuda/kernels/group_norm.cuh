@@ -49,7 +49,7 @@ inline group_norm_args backward_of(const mz_call *call) {
 }
 
 __device__ __forceinline__ float or_else(mz_cu_array a, int64_t i, float absent) {
-    return a.data != nullptr ? load1(a.data, a.dtype, i) : absent;
+    return a.data != nullptr ? load1(a, i) : absent;
 }
 
 struct channel {
@@ -83,8 +83,8 @@ __device__ __forceinline__ void add_images(const group_norm_args &v, const norm_
         weight = fmaf(k.scale, normal, weight);
         bias = fmaf(k.scale, plain, bias);
         if (out.film.data != nullptr) {
-            store1(out.film.data, out.film.dtype, image * 2 * v.c + c, fmaf(k.weight, normal, k.bias * plain));
-            store1(out.film.data, out.film.dtype, image * 2 * v.c + v.c + c, plain);
+            store1(out.film, image * 2 * v.c + c, fmaf(k.weight, normal, k.bias * plain));
+            store1(out.film, image * 2 * v.c + v.c + c, plain);
         }
     }
     if (out.weight != nullptr)

@@ -38,7 +38,7 @@ template <bool CONTIGUOUS, int TILE> struct share {
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (k < count)
-                    e[k] = round_to(load1(x.data, x.dtype, at + k), compute);
+                    e[k] = round_to(load1(x, at + k), compute);
         }
     }
     __device__ __forceinline__ void store(float *tile) const {
@@ -121,8 +121,7 @@ template <int OP, int TILE> __global__ void __launch_bounds__(THREADS, 2) groupe
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (c + k < t.c)
-                    store1(g.out.data, g.out.dtype, at + k,
-                           g.accumulate ? load1(g.out.data, g.out.dtype, at + k) + x[k] : x[k]);
+                    store1(g.out, at + k, g.accumulate ? load1(g.out, at + k) + x[k] : x[k]);
         }
     }
 }

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS) histogram_kernel(mz_cu_array x, mz_la
     __syncthreads();
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
          i += static_cast<int64_t>(gridDim.x) * THREADS)
-        atomicAdd(&own[bucket_of(load1(x.data, x.dtype, layout_index(layout, i)))], 1);
+        atomicAdd(&own[bucket_of(load1(x, layout_index(layout, i)))], 1);
     __syncthreads();
     for (int k = threadIdx.x; k < BUCKETS; k += THREADS)
         if (own[k] != 0)

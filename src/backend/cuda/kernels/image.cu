@@ -27,11 +27,11 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_kernel(mz_cu_conv v) {
                 continue;
             const int64_t x = ((b * v.h + h) * v.w + w) * v.c + first, weight = n * taps + (r * v.s + s) * v.depth;
             for (int64_t d = 0; d < v.depth; d++)
-                sum = fmaf(load1(v.x.data, v.x.dtype, x + d), load1(v.weight.data, v.weight.dtype, weight + d), sum);
+                sum = fmaf(load1(v.x, x + d), load1(v.weight, weight + d), sum);
         }
     if (v.bias.data != nullptr)
-        sum += load1(v.bias.data, v.bias.dtype, n);
-    store1(v.y.data, v.y.dtype, i, sum);
+        sum += load1(v.bias, n);
+    store1(v.y, i, sum);
 }
 
 __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dx_kernel(mz_cu_conv v) {
@@ -49,10 +49,9 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dx_kernel(mz_cu_conv v) {
             const int64_t y = ((b * v.p + p / v.stride) * v.q + q / v.stride) * v.n + first;
             const int64_t weight = first * taps + (r * v.s + s) * v.depth + c % v.depth;
             for (int64_t n = 0; n < own; n++)
-                sum = fmaf(load1(v.y.data, v.y.dtype, y + n), load1(v.weight.data, v.weight.dtype, weight + n * taps),
-                           sum);
+                sum = fmaf(load1(v.y, y + n), load1(v.weight, weight + n * taps), sum);
         }
-    store1(v.x.data, v.x.dtype, i, sum);
+    store1(v.x, i, sum);
 }
 
 // dx of some images from `taps`, what each pixel of dy gives each tap: [images, p, q, r, s, c]. A pixel adds those that
@@ -91,8 +90,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dw_kernel(mz_cu_conv v, bo
         const int64_t q = pixel % v.q, p = pixel / v.q % v.p, b = pixel / v.q / v.p;
         const int64_t h = p * v.stride - v.pad + r, w = q * v.stride - v.pad + s;
         if (h >= 0 && h < v.h && w >= 0 && w < v.w)
-            sum = fmaf(load1(v.y.data, v.y.dtype, pixel * v.n + n),
-                       load1(v.x.data, v.x.dtype, ((b * v.h + h) * v.w + w) * v.c + c), sum);
+            sum = fmaf(load1(v.y, pixel * v.n + n), load1(v.x, ((b * v.h + h) * v.w + w) * v.c + c), sum);
     }
     sum = row_sum<IMAGE_BLOCK>(sum, shared);
     float *out = static_cast<float *>(v.weight.data);
@@ -153,19 +151,19 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_kernel(group_norm_args
     const int64_t n = v.pixels * v.depth;
     float sum = 0, square = 0;
     for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK)
-        sum += load1(v.x.data, v.x.dtype, element_of(v, i));
+        sum += load1(v.x, element_of(v, i));
     const float mean = row_sum<IMAGE_BLOCK>(sum, sums) / static_cast<float>(n);
     for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
-        const float d = load1(v.x.data, v.x.dtype, element_of(v, i)) - mean;
+        const float d = load1(v.x, element_of(v, i)) - mean;
         square = fmaf(d, d, square);
     }
     const float rstd = 1 / sqrtf(row_sum<IMAGE_BLOCK>(square, squares) / static_cast<float>(n) + v.eps);
     for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
         const int64_t at = element_of(v, i);
         const channel k = channel_of(v, blockIdx.x / v.groups, at % v.c);
-        const float x = (load1(v.x.data, v.x.dtype, at) - mean) * rstd;
+        const float x = (load1(v.x, at) - mean) * rstd;
         const float z = fmaf(fmaf(x, k.weight, k.bias), k.scale, k.shift);
-        store1(v.y.data, v.y.dtype, at, v.silu ? silu(z) : z);
+        store1(v.y, at, v.silu ? silu(z) : z);
     }
     if (threadIdx.x == 0 && v.mean != nullptr)
         v.mean[blockIdx.x] = mean;
@@ -182,8 +180,8 @@ MZ_CUDA_KERNEL(group_norm, launch_group_norm, storages<"a", "aff">)
 // x̂ to *normal, dz = dy·act'(z).
 static __device__ __forceinline__ float derivative_at(const group_norm_args &v, const channel &k, int64_t at,
                                                       float mean, float rstd, float *normal) {
-    *normal = (load1(v.x.data, v.x.dtype, at) - mean) * rstd;
-    const float dy = load1(v.y.data, v.y.dtype, at);
+    *normal = (load1(v.x, at) - mean) * rstd;
+    const float dy = load1(v.y, at);
     return v.silu ? dy * silu_derivative(fmaf(fmaf(*normal, k.weight, k.bias), k.scale, k.shift)) : dy;
 }
 
@@ -239,7 +237,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(group_norm_
         const channel k = channel_of(v, image, at % v.c);
         float normal;
         const float dz = derivative_at(v, k, at, mean, rstd, &normal);
-        store1(dx.data, dx.dtype, at, rstd * (dz * k.weight * k.scale - g - normal * g_normal));
+        store1(dx, at, rstd * (dz * k.weight * k.scale - g - normal * g_normal));
     }
 }
 
@@ -274,16 +272,16 @@ struct resampling {
 
 template <int V> static __device__ __forceinline__ void load_some(mz_cu_array a, int64_t i, float x[V]) {
     if constexpr (V == 8)
-        load8(a.data, a.dtype, i, x);
+        load8(a, i, x);
     else
-        x[0] = load1(a.data, a.dtype, i);
+        x[0] = load1(a, i);
 }
 
 template <int V> static __device__ __forceinline__ void store_some(mz_cu_array a, int64_t i, const float x[V]) {
     if constexpr (V == 8)
-        store8(a.data, a.dtype, i, x);
+        store8(a, i, x);
     else
-        store1(a.data, a.dtype, i, x[0]);
+        store1(a, i, x[0]);
 }
 
 template <int V>
@@ -294,9 +292,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz
     const int64_t pixel = i / each, c = (i - pixel * each) * V, h = pixel / v.width, w = pixel - h * v.width;
     float k[V];
     load_some<V>(x, (h / v.factor * v.from_width + w / v.factor) * v.channels + c, k);
-#pragma unroll
-    for (int j = 0; j < V; j++)
-        k[j] *= v.alpha;
+    for_each<V>([&](int j) { k[j] *= v.alpha; });
     store_some<V>(y, i * V, k);
 }
 
@@ -311,13 +307,9 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_
     for (int r = 0; r < v.factor; r++)
         for (int s = 0; s < v.factor; s++) {
             load_some<V>(x, ((h + r) * v.from_width + w + s) * v.channels + c, k);
-#pragma unroll
-            for (int j = 0; j < V; j++)
-                sum[j] += k[j];
+            for_each<V>([&](int j) { sum[j] += k[j]; });
         }
-#pragma unroll
-    for (int j = 0; j < V; j++)
-        sum[j] *= v.alpha;
+    for_each<V>([&](int j) { sum[j] *= v.alpha; });
     store_some<V>(y, i * V, sum);
 }
 
@@ -355,9 +347,9 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
         const double angle = 6.283185307179586 * (static_cast<double>(words[k + 1]) * 0x1p-32);
         const double radius = sqrt(-2.0 * log(u));
         if (first + k < row)
-            store1(y.data, y.dtype, image * row + first + k, static_cast<float>(radius * cos(angle)));
+            store1(y, image * row + first + k, static_cast<float>(radius * cos(angle)));
         if (first + k + 1 < row)
-            store1(y.data, y.dtype, image * row + first + k + 1, static_cast<float>(radius * sin(angle)));
+            store1(y, image * row + first + k + 1, static_cast<float>(radius * sin(angle)));
     }
 }
 
@@ -375,8 +367,8 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
     if (i >= n)
         return;
     const double frequency = pow(longest, -static_cast<double>(i % dims % half) / static_cast<double>(half));
-    const double angle = factor * static_cast<double>(load1(times.data, times.dtype, i / dims)) * frequency;
-    store1(y.data, y.dtype, i, static_cast<float>(i % dims < half ? cos(angle) : sin(angle)));
+    const double angle = factor * static_cast<double>(load1(times, i / dims)) * frequency;
+    store1(y, i, static_cast<float>(i % dims < half ? cos(angle) : sin(angle)));
 }
 
 static void launch_time_embedding(const mz_cuda_device *cuda, const mz_call *call) {

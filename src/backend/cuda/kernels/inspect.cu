@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(THREADS) inspect_kernel(inspect_args a) {
     int limit = a.limit > 0 ? __float_as_int(a.limit) : INFINITE;
     tally t = {0, 0, 0, 0, 0, 0x7FFFFFFF, static_cast<int>(0x80000000u)};
     for (int64_t i = threadIdx.x; i < inspected; i += THREADS)
-        look_at(load1(x.data, x.dtype, layout_index(layout, all ? i : i / RUN * stride + shift + i % RUN)), limit, t);
+        look_at(load1(x, layout_index(layout, all ? i : i / RUN * stride + shift + i % RUN)), limit, t);
     for (int step = WARP / 2; step > 0; step >>= 1)
         merge_lane(t, step);
     if (threadIdx.x % WARP == 0)

@@ -22,9 +22,9 @@ template <int T, int V> __global__ void __launch_bounds__(row_threads<T>::block)
 
 // Rows wider than registers hold: a block a row, read three times.
 __device__ __forceinline__ float layernorm_input(const norm_args &a, int64_t i) {
-    float s = load1(a.x.data, a.x.dtype, i);
+    float s = load1(a.x, i);
     if (a.residual.data != nullptr)
-        s += load1(a.residual.data, a.residual.dtype, i);
+        s += load1(a.residual, i);
     return a.sum.data != nullptr ? round_to(s, a.sum.dtype) : s;
 }
 
@@ -45,13 +45,13 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_wide_kernel(norm_args a) 
         float y = (s - mean) * rstd;
         y = fmaf(y, a.weight != nullptr ? a.weight[c] + a.offset : 1, a.bias != nullptr ? a.bias[c] : 0);
         if (a.sum.data != nullptr)
-            store1(a.sum.data, a.sum.dtype, start + c, s);
-        store1(a.y.data, a.y.dtype, start + c, y);
+            store1(a.sum, start + c, s);
+        store1(a.y, start + c, y);
     }
     for (int c = a.width + threadIdx.x; c < a.pitch; c += ROW_BLOCK) {
-        store1(a.y.data, a.y.dtype, start + c, 0);
+        store1(a.y, start + c, 0);
         if (a.sum.data != nullptr)
-            store1(a.sum.data, a.sum.dtype, start + c, 0);
+            store1(a.sum, start + c, 0);
     }
     if (threadIdx.x == 0) {
         if (a.mean != nullptr)
@@ -116,9 +116,7 @@ __global__ void __launch_bounds__(bwd_threads<T>::block, bwd_threads<T>::residen
             if (a.low.data != nullptr)
                 row_store<T>(a.low, start, pitch, v, dx);
             if (a.linear_dbias != nullptr)
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    sums[2][v][k] += round_to(dx[k], stored);
+                for_each<8>([&](int k) { sums[2][v][k] += round_to(dx[k], stored); });
         }
     }
     if (a.dweight == nullptr && a.dbias == nullptr && a.linear_dbias == nullptr)
@@ -138,9 +136,8 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(norm_bwd_
         int64_t start = row * a.pitch;
         float mean = a.mean != nullptr ? a.mean[row] : 0, rstd = a.rstd[row], g_sum = 0, gx_sum = 0;
         for (int c = threadIdx.x; c < a.width; c += ROW_BLOCK) {
-            float d = load1(a.dy.data, a.dy.dtype, start + c);
-            float x = (load1(a.x.data, a.x.dtype, start + c) - mean) * rstd,
-                  g = a.weight ? d * (a.weight[c] + a.offset) : d;
+            float d = load1(a.dy, start + c);
+            float x = (load1(a.x, start + c) - mean) * rstd, g = a.weight ? d * (a.weight[c] + a.offset) : d;
             g_sum += g;
             gx_sum = fmaf(g, x, gx_sum);
             if (sums) {
@@ -152,21 +149,21 @@ __global__ void __launch_bounds__(ROW_BLOCK) layernorm_bwd_wide_kernel(norm_bwd_
         gx_sum = row_sum<ROW_BLOCK>(gx_sum, shared[1]) / static_cast<float>(a.width);
         g_sum = a.mean != nullptr ? g_sum : 0;
         for (int c = threadIdx.x; c < a.width; c += ROW_BLOCK) {
-            float d = load1(a.dy.data, a.dy.dtype, start + c), g = a.weight ? d * (a.weight[c] + a.offset) : d;
-            float x = (load1(a.x.data, a.x.dtype, start + c) - mean) * rstd;
+            float d = load1(a.dy, start + c), g = a.weight ? d * (a.weight[c] + a.offset) : d;
+            float x = (load1(a.x, start + c) - mean) * rstd;
             float dx = rstd * (g - g_sum - x * gx_sum);
             if (a.dres.data != nullptr)
-                dx += load1(a.dres.data, a.dres.dtype, start + c);
-            store1(a.dx.data, a.dx.dtype, start + c, dx);
+                dx += load1(a.dres, start + c);
+            store1(a.dx, start + c, dx);
             if (a.low.data != nullptr)
-                store1(a.low.data, a.low.dtype, start + c, dx);
+                store1(a.low, start + c, dx);
             if (a.linear_dbias != nullptr)
                 part[2 * a.pitch + c] = (row == blockIdx.x ? 0 : part[2 * a.pitch + c]) + round_to(dx, stored);
         }
         for (int c = a.width + threadIdx.x; c < a.pitch; c += ROW_BLOCK) {
-            store1(a.dx.data, a.dx.dtype, start + c, 0);
+            store1(a.dx, start + c, 0);
             if (a.low.data != nullptr)
-                store1(a.low.data, a.low.dtype, start + c, 0);
+                store1(a.low, start + c, 0);
             if (sums)
                 part[c] = part[a.pitch + c] = part[2 * a.pitch + c] = 0;
         }
@@ -196,9 +193,7 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
     if (threadIdx.y != 0 || c >= all)
         return;
     sum = 0;
-#pragma unroll
-    for (int s = 0; s < SHARES; s++)
-        sum += shares[s][threadIdx.x];
+    for_each<SHARES>([&](int s) { sum += shares[s][threadIdx.x]; });
     float *out = c < width ? dweight : c < 2 * width ? dbias : linear_dbias;
     if (out == nullptr)
         return;

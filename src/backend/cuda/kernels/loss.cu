@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kerne
 #pragma unroll
         for (int u = 0; u < LOSS_UNROLL; u++)
             if (i + u * T * 8 < span.tail_start)
-                raw[u] = fetch8(a.logits.data, a.logits.dtype, i + u * T * 8);
+                raw[u] = fetch8(a.logits, i + u * T * 8);
 #pragma unroll
         for (int u = 0; u < LOSS_UNROLL; u++) {
             int64_t j = i + u * T * 8;
@@ -301,15 +301,15 @@ __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kerne
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 x[k] = gradient(x[k], j + k);
-            store8(a.dx.data, a.dx.dtype, j, x);
+            store8(a.dx, j, x);
         }
     }
     for (int64_t i = start + lane; i < span.head_end; i += T)
-        store1(a.dx.data, a.dx.dtype, i, gradient(load1(a.logits.data, a.logits.dtype, i), i));
+        store1(a.dx, i, gradient(load1(a.logits, i), i));
     for (int64_t i = span.tail_start + lane; i < span.end; i += T)
-        store1(a.dx.data, a.dx.dtype, i, gradient(load1(a.logits.data, a.logits.dtype, i), i));
+        store1(a.dx, i, gradient(load1(a.logits, i), i));
     for (int64_t i = span.end + lane; i < start + a.pitch; i += T)
-        store1(a.dx.data, a.dx.dtype, i, 0);
+        store1(a.dx, i, 0);
 }
 
 static const char *cross_entropy_dx_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
@@ -445,7 +445,7 @@ __global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_arg
                            ? 0
                            : slope[k] * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
         }
-        store8(b.dx.data, b.dx.dtype, start + static_cast<int64_t>(i) * 8, x);
+        store8(b.dx, start + static_cast<int64_t>(i) * 8, x);
     }
 }
 

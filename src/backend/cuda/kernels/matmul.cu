@@ -23,11 +23,11 @@ __global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_a
     int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
     if (i + 8 <= n) {
         float v[8];
-        load8(src.data, src.dtype, i, v);
-        store8(dst.data, dst.dtype, i, v);
+        load8(src, i, v);
+        store8(dst, i, v);
     } else {
         for (; i < n; i++)
-            store1(dst.data, dst.dtype, i, load1(src.data, src.dtype, i));
+            store1(dst, i, load1(src, i));
     }
 }
 
@@ -45,35 +45,29 @@ __global__ void __launch_bounds__(BLOCK) epilogue_kernel(mz_cu_epilogue e) {
         if (i >= n)
             return;
         float z[8], bias[8], residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        load8(e.z.data, e.z.dtype, i, z);
+        load8(e.z, i, z);
         if (e.bias.data != nullptr) {
-            load8(e.bias.data, e.bias.dtype, i % e.cols, bias);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                z[k] += bias[k];
+            load8(e.bias, i % e.cols, bias);
+            for_each<8>([&](int k) { z[k] += bias[k]; });
         }
         if (e.residual.data != nullptr)
-            load8(e.residual.data, e.residual.dtype, i, residual);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            z[k] = round_to(z[k], e.via);
+            load8(e.residual, i, residual);
+        for_each<8>([&](int k) { z[k] = round_to(z[k], e.via); });
         if (e.preact.data != nullptr)
-            store8(e.preact.data, e.preact.dtype, i, z);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            z[k] = finish(e, z[k], residual[k]);
-        store8(e.y.data, e.y.dtype, i, z);
+            store8(e.preact, i, z);
+        for_each<8>([&](int k) { z[k] = finish(e, z[k], residual[k]); });
+        store8(e.y, i, z);
         return;
     }
     for (int k = 0; k < 8 && i + k < n; k++) {
-        float z = load1(e.z.data, e.z.dtype, i + k);
+        float z = load1(e.z, i + k);
         if (e.bias.data != nullptr)
-            z += load1(e.bias.data, e.bias.dtype, (i + k) % e.cols);
+            z += load1(e.bias, (i + k) % e.cols);
         z = round_to(z, e.via);
         if (e.preact.data != nullptr)
-            store1(e.preact.data, e.preact.dtype, i + k, z);
-        float residual = e.residual.data != nullptr ? load1(e.residual.data, e.residual.dtype, i + k) : 0.0f;
-        store1(e.y.data, e.y.dtype, i + k, finish(e, z, residual));
+            store1(e.preact, i + k, z);
+        float residual = e.residual.data != nullptr ? load1(e.residual, i + k) : 0.0f;
+        store1(e.y, i + k, finish(e, z, residual));
     }
 }
 
@@ -85,16 +79,13 @@ __global__ void __launch_bounds__(BLOCK)
         float v[8], x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         load8(product, MEZZO_F32, i, v);
         if (derivative)
-            load8(preact.data, preact.dtype, i, x);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            v[k] = derivative ? times_derivative(v[k], x[k], act) : v[k];
-        store8(dx.data, dx.dtype, i, v);
+            load8(preact, i, x);
+        for_each<8>([&](int k) { v[k] = derivative ? times_derivative(v[k], x[k], act) : v[k]; });
+        store8(dx, i, v);
     } else {
         for (; i < n; i++) {
             float v = product[i];
-            store1(dx.data, dx.dtype, i,
-                   derivative ? times_derivative(v, load1(preact.data, preact.dtype, i), act) : v);
+            store1(dx, i, derivative ? times_derivative(v, load1(preact, i), act) : v);
         }
     }
 }
@@ -123,10 +114,8 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll 4
             for (int64_t r = from + lane; r < to; r += LANES) {
                 float v[8];
-                load8(x.data, x.dtype, r * cols + col, v);
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    sum[k] += v[k];
+                load8(x, r * cols + col, v);
+                for_each<8>([&](int k) { sum[k] += v[k]; });
             }
         }
     } else {
@@ -134,19 +123,15 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
             for (int k = 0; k < 8; k++)
                 if (col + k < cols)
-                    sum[k] += load1(x.data, x.dtype, r * cols + col + k);
+                    sum[k] += load1(x, r * cols + col + k);
     }
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        shared[lane][group * 8 + k] = sum[k];
+    for_each<8>([&](int k) { shared[lane][group * 8 + k] = sum[k]; });
     __syncthreads();
     int64_t at = static_cast<int64_t>(blockIdx.x) * GROUPS * 8 + threadIdx.x;
     if (at >= cols)
         return;
     float total = 0;
-#pragma unroll
-    for (int l = 0; l < LANES; l++)
-        total += shared[l][threadIdx.x];
+    for_each<LANES>([&](int l) { total += shared[l][threadIdx.x]; });
     float *out = partial + blockIdx.y * cols + at;
     *out = accumulate ? *out + total : total;
 }
@@ -193,8 +178,7 @@ __global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, u
         h = (h ^ (h >> 15)) * 2246822519u;
         h = (h ^ (h >> 13)) * 3266489917u;
         h ^= h >> 16;
-        store1(x.data, x.dtype, i,
-               cancel ? cancelling(h) : static_cast<float>(static_cast<int32_t>(h)) * 4.656612873e-10f);
+        store1(x, i, cancel ? cancelling(h) : static_cast<float>(static_cast<int32_t>(h)) * 4.656612873e-10f);
     }
 }
 

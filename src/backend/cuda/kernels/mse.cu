@@ -30,14 +30,12 @@ __global__ void __launch_bounds__(MSE_BLOCK) mse_kernel(mz_cu_array x, mz_cu_arr
          i += static_cast<int64_t>(gridDim.x) * MSE_BLOCK * 8) {
         if (i + 8 <= n) {
             float v[8], w[8];
-            load8(x.data, x.dtype, i, v);
-            load8(target.data, target.dtype, i, w);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                sum += (v[k] - w[k]) * (v[k] - w[k]);
+            load8(x, i, v);
+            load8(target, i, w);
+            for_each<8>([&](int k) { sum += (v[k] - w[k]) * (v[k] - w[k]); });
         } else {
             for (int64_t k = i; k < n; k++) {
-                float d = load1(x.data, x.dtype, k) - load1(target.data, target.dtype, k);
+                float d = load1(x, k) - load1(target, k);
                 sum += d * d;
             }
         }
@@ -77,15 +75,13 @@ __global__ void __launch_bounds__(MSE_BLOCK)
     int64_t i = (static_cast<int64_t>(blockIdx.x) * MSE_BLOCK + threadIdx.x) * 8;
     if (i + 8 <= n) {
         float v[8], w[8];
-        load8(x.data, x.dtype, i, v);
-        load8(target.data, target.dtype, i, w);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            v[k] = factor * (v[k] - w[k]);
-        store8(dx.data, dx.dtype, i, v);
+        load8(x, i, v);
+        load8(target, i, w);
+        for_each<8>([&](int k) { v[k] = factor * (v[k] - w[k]); });
+        store8(dx, i, v);
     } else {
         for (; i < n; i++)
-            store1(dx.data, dx.dtype, i, factor * (load1(x.data, x.dtype, i) - load1(target.data, target.dtype, i)));
+            store1(dx, i, factor * (load1(x, i) - load1(target, i)));
     }
 }
 

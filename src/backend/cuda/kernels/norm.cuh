@@ -76,38 +76,26 @@ __device__ __forceinline__ float norm_row(const norm_args &a, int64_t row, float
         if (a.residual.data != nullptr) {
             float r[V][8];
             row_widen<V>(raw_r, a.residual.dtype, pitch, r);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    s[v][k] += r[v][k];
+            for_each<V, 8>([&](int v, int k) { s[v][k] += r[v][k]; });
         }
     }
     if (a.sum.data != nullptr) {
 #pragma unroll
         for (int v = 0; v < V; v++) {
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                s[v][k] = round_to(s[v][k], a.sum.dtype); // what backward will read is what is normalised
+            // What backward will read is what is normalised.
+            for_each<8>([&](int k) { s[v][k] = round_to(s[v][k], a.sum.dtype); });
             row_store<T>(a.sum, start, pitch, v, s[v]);
         }
     }
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum += s[v][k];
+    for_each<V, 8>([&](int v, int k) { sum += s[v][k]; });
     float mean = 0;
     if (a.centred)
         mean = row_sum<T>(sum, shared_sum) / static_cast<float>(width);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            s[v][k] -= mean;
-            if (row_column<T>(v) + k < width)
-                squares = fmaf(s[v][k], s[v][k], squares);
-        }
+    for_each<V, 8>([&](int v, int k) {
+        s[v][k] -= mean;
+        if (row_column<T>(v) + k < width)
+            squares = fmaf(s[v][k], s[v][k], squares);
+    });
     float rstd = __frsqrt_rn(row_sum<T>(squares, shared_squares) / static_cast<float>(width) + a.eps);
     if (row_lane<T>() == 0) {
         if (a.mean != nullptr)
@@ -124,9 +112,7 @@ __device__ __forceinline__ void norm_result(const norm_args &a, int v, const flo
     float w[8], b[8];
     row_vector<T>(a.weight, a.pitch, v, 1, w);
     row_vector<T>(a.bias, a.pitch, v, 0, b);
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        y[k] = row_column<T>(v) + k < a.width ? fmaf(s[k] * rstd, w[k] + a.offset, b[k]) : 0;
+    for_each<8>([&](int k) { y[k] = row_column<T>(v) + k < a.width ? fmaf(s[k] * rstd, w[k] + a.offset, b[k]) : 0; });
 }
 
 // --- backward ------------------------------------------------------------------------------------------------------
@@ -192,19 +178,13 @@ __device__ __forceinline__ void norm_bwd_row(const norm_bwd_args &a, int64_t row
     gx_sum *= inverse;
 #pragma unroll
     for (int v = 0; v < V; v++) {
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            dx[v][k] = rstd * (dy[v][k] - g_sum - x[v][k] * gx_sum);
+        for_each<8>([&](int k) { dx[v][k] = rstd * (dy[v][k] - g_sum - x[v][k] * gx_sum); });
         if (a.dres.data != nullptr) {
             float r[8];
             widen8(raw_r[v], pitch % 8 == 0 ? a.dres.dtype : MEZZO_F32, r);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                dx[v][k] += r[k];
+            for_each<8>([&](int k) { dx[v][k] += r[k]; });
         }
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            dx[v][k] = row_column<T>(v) + k < width ? dx[v][k] : 0;
+        for_each<8>([&](int k) { dx[v][k] = row_column<T>(v) + k < width ? dx[v][k] : 0; });
     }
 }
 
@@ -214,12 +194,10 @@ template <int T, int V, int ROWS>
 __device__ __forceinline__ void norm_bwd_sums(const float sums[3][V][8], int wanted, int pitch, float4 *columns,
                                               float *out) {
     if (ROWS == 1) {
-#pragma unroll
-        for (int v = 0; v < V; v++)
-#pragma unroll
-            for (int s = 0; s < 3; s++)
-                if (s < wanted)
-                    row_store<T>({out, MEZZO_F32}, s * pitch, pitch, v, sums[s][v]);
+        for_each<V, 3>([&](int v, int s) {
+            if (s < wanted)
+                row_store<T>({out, MEZZO_F32}, s * pitch, pitch, v, sums[s][v]);
+        });
         return;
     }
     int padded = (pitch + 7) / 8;
@@ -241,9 +219,7 @@ __device__ __forceinline__ void norm_bwd_sums(const float sums[3][V][8], int wan
     for (int c = threadIdx.x; c < wanted * pitch; c += T * ROWS) {
         int from = c / pitch * 8 * padded + c % pitch;
         float total = 0;
-#pragma unroll
-        for (int r = 0; r < ROWS; r++)
-            total += all[r * 24 * padded + from];
+        for_each<ROWS>([&](int r) { total += all[r * 24 * padded + from]; });
         out[c] = total;
     }
 }

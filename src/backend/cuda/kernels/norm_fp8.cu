@@ -88,10 +88,8 @@ __global__ void __launch_bounds__(fp8_threads<T>::block, V <= 3 ? 3 : 2)
                 continue;
             norm_result<T>(a, v, s[v], rstd, y);
             if (a.y.data != nullptr)
-                store8(a.y.data, a.y.dtype, row * a.pitch + c, y);
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                y[k] = round_to(y[k], a.y.dtype);
+                store8(a.y, row * a.pitch + c, y);
+            for_each<8>([&](int k) { y[k] = round_to(y[k], a.y.dtype); });
             write_fp8(q, row, line, c, y, inverse, tile, amax);
         }
     }

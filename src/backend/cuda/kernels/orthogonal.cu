@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int k = 0; k < CHUNK / THREADS; k++) {
         const int64_t i = first + k * THREADS + threadIdx.x;
         if (i < each)
-            store1(y.data, y.dtype, before + i, x[before + i] * factor);
+            store1(y, before + i, x[before + i] * factor);
     }
 }
 
@@ -175,11 +175,11 @@ __global__ void __launch_bounds__(THREADS)
     if (first >= n)
         return;
     if (N == 8) {
-        widen8(fetch8(a.data, a.dtype, first), a.dtype, x);
-        widen8(fetch8(a2.data, a2.dtype, first), a2.dtype, x2);
+        widen8(fetch8(a, first), a.dtype, x);
+        widen8(fetch8(a2, first), a2.dtype, x2);
     } else {
-        x[0] = load1(a.data, a.dtype, first);
-        x2[0] = load1(a2.data, a2.dtype, first);
+        x[0] = load1(a, first);
+        x2[0] = load1(a2, first);
     }
     const int64_t row = first / side, column = first - row * side, diagonal = row % side;
 #pragma unroll
@@ -188,9 +188,9 @@ __global__ void __launch_bounds__(THREADS)
         x[k] = __fmaf_rn(c.at[2], x2[k], __fmaf_rn(c.at[1], x[k], constant));
     }
     if (N == 8)
-        store8(y.data, y.dtype, first, x);
+        store8(y, first, x);
     else
-        store1(y.data, y.dtype, first, x[0]);
+        store1(y, first, x[0]);
 }
 
 static void launch_polynomial(const mz_cuda_device *cuda, const mz_call *call) {

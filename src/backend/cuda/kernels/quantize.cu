@@ -47,14 +47,10 @@ __device__ __forceinline__ void write_sums(uint8_t *tile, const float sums[8], i
     float *all = reinterpret_cast<float *>(tile);
     const int tid = static_cast<int>(threadIdx.x);
     __syncthreads();
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        all[tid / PARTS * COLS + tid % PARTS * 8 + k] = sums[k];
+    for_each<8>([&](int k) { all[tid / PARTS * COLS + tid % PARTS * 8 + k] = sums[k]; });
     __syncthreads();
     float sum = 0;
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++)
-        sum += all[g * COLS + tid];
+    for_each<GROUPS>([&](int g) { sum += all[g * COLS + tid]; });
     if (col0 + tid < cols)
         to[col0 + tid] = sum;
 }
@@ -113,17 +109,13 @@ __global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, DACT>()) quantize
                 if (DACT) {
                     float v[8];
                     widen8(z, v);
-#pragma unroll
-                    for (int k = 0; k < 8; k++)
-                        sums[k] += v[k];
+                    for_each<8>([&](int k) { sums[k] += v[k]; });
                     fp8 = finite_fp8(v, inverse, e4m3);
                 } else {
                     if (adds) {
                         float v[8];
                         widen8(z, v);
-#pragma unroll
-                        for (int k = 0; k < 8; k++)
-                            sums[k] += v[k];
+                        for_each<8>([&](int k) { sums[k] += v[k]; });
                     }
                     fp8 = finite_fp8(z, inverse, e4m3);
                 }
@@ -266,9 +258,7 @@ template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) qu
                     if (adds) {
                         float v[8];
                         widen8(z[r], v);
-#pragma unroll
-                        for (int k = 0; k < 8; k++)
-                            sums[r][k] += v[k];
+                        for_each<8>([&](int k) { sums[r][k] += v[k]; });
                     }
                     amax = larger(amax, z[r]);
                     uint2 fp8 = finite_fp8(z[r], inverse, e4m3);
@@ -284,12 +274,12 @@ template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) qu
         if (q.columnwise == nullptr)
             continue;
         __syncthreads();
-#pragma unroll
-        for (int t = 0; t < tiles; t++)
+        for_each<tiles>([&](int t) {
             write_columnwise(tile[t],
                              t < results ? static_cast<uint8_t *>(q.columnwise) + t * width * q.pitch
                                          : static_cast<uint8_t *>(q.act_out),
                              col0, width, row0, q.pitch);
+        });
         __syncthreads();
     }
     for (int r = 0; r < results && adds; r++)
@@ -303,19 +293,19 @@ __device__ __forceinline__ float number_at(const mz_cu_quantize &q, int64_t row,
     const bool derivative = q.preact.data != nullptr;
     const int64_t i = row * q.cols + col;
     if (q.act == ACT_NONE)
-        return load1(q.x.data, q.x.dtype, i);
+        return load1(q.x, i);
     float z;
     if (q.act == ACT_SWIGLU) {
         const int64_t width = derivative ? q.cols / 2 : q.cols, of = derivative ? col % width : col,
                       at = row * 2 * width + of;
         const mz_cu_array &pairs = derivative ? q.preact : q.x;
-        const float gate = load1(pairs.data, pairs.dtype, at), up = load1(pairs.data, pairs.dtype, at + width);
-        const float2 both = derivative ? swiglu_derivatives(load1(q.x.data, q.x.dtype, row * width + of), gate, up)
+        const float gate = load1(pairs, at), up = load1(pairs, at + width);
+        const float2 both = derivative ? swiglu_derivatives(load1(q.x, row * width + of), gate, up)
                                        : make_float2(swiglu(gate, up), 0.0f);
         z = of == col ? both.x : both.y;
     } else {
-        const float x = load1(q.x.data, q.x.dtype, i);
-        z = derivative ? times_derivative(x, load1(q.preact.data, q.preact.dtype, i), q.act) : activate(x, q.act);
+        const float x = load1(q.x, i);
+        z = derivative ? times_derivative(x, load1(q.preact, i), q.act) : activate(x, q.act);
     }
     return round_to(z, q.via);
 }

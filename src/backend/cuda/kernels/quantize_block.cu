@@ -51,11 +51,7 @@ template <typename INPUT> struct held {
 // Numbers are widened again after this: kept as FP32 from step to step they would take the registers of a block.
 template <typename INPUT> __device__ __forceinline__ void forget_widened(held<INPUT> x[TIMES]) {
     if constexpr (INPUT::RAW)
-#pragma unroll
-        for (int t = 0; t < TIMES; t++)
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                asm volatile("" : "+r"(x[t].w[k]));
+        for_each<TIMES, 4>([&](int t, int k) { asm volatile("" : "+r"(x[t].w[k])); });
 }
 
 template <typename INPUT>
@@ -64,16 +60,14 @@ __device__ __forceinline__ void read(const mz_cu_quantize &q, const place &p, in
     const int act = INPUT::ANY ? q.act : INPUT::ACT;
     const bool derivative = INPUT::ANY ? q.preact.data != nullptr : INPUT::DACT;
     float w[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        v[k] = 0;
+    for_each<8>([&](int k) { v[k] = 0; });
     if constexpr (INPUT::ANY) {
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (row < q.rows && p.col + k < q.cols) {
-                v[k] = load1(q.x.data, q.x.dtype, at + k);
+                v[k] = load1(q.x, at + k);
                 if (derivative)
-                    w[k] = load1(q.preact.data, q.preact.dtype, at + k);
+                    w[k] = load1(q.preact, at + k);
             }
     } else if (row < q.rows && p.col < q.cols) {
         load8(q.x.data, INPUT::DTYPE, at, v);
@@ -267,9 +261,7 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
     __syncthreads();
     if (tid < TILE) {
         uint32_t amax = 0;
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            amax = max(amax, largest[g][tid]);
+        for_each<GROUPS>([&](int g) { amax = max(amax, largest[g][tid]); });
         if constexpr (TILES) {
             largest[0][tid] = amax;
         } else {
@@ -291,14 +283,10 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
         const scale of = scale_for(amax);
         if (tid == 0)
             b.scales[blockIdx.y * gridDim.x + blockIdx.x] = of.value;
-#pragma unroll
-        for (int t = 0; t < TIMES; t++)
-            of_row[t] = of.inverse;
+        for_each<TIMES>([&](int t) { of_row[t] = of.inverse; });
     }
     float of_columns[8];
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        of_columns[k] = TILES ? of_row[0] : inverse[p.part * 8 + k];
+    for_each<8>([&](int k) { of_columns[k] = TILES ? of_row[0] : inverse[p.part * 8 + k]; });
     if (infinite)
         store_fp8<INPUT, true>(q, p, x, of_row, of_columns, fp8);
     else
@@ -315,19 +303,13 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
     for (int t = 0; t < TIMES; t++) {
         float v[8];
         x[t].widen(v);
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum[k] += v[k];
+        for_each<8>([&](int k) { sum[k] += v[k]; });
     }
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        all[p.group * TILE + p.part * 8 + k] = sum[k];
+    for_each<8>([&](int k) { all[p.group * TILE + p.part * 8 + k] = sum[k]; });
     __syncthreads();
     if (tid < TILE && p.col0 + tid < q.cols) {
         float total = 0;
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            total += all[g * TILE + tid];
+        for_each<GROUPS>([&](int g) { total += all[g * TILE + tid]; });
         q.sums[blockIdx.y * q.cols + p.col0 + tid] = total;
     }
 }

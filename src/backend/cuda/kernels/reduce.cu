@@ -14,7 +14,7 @@ struct sum_args {
 
 __device__ __forceinline__ float finish(const sum_args &a, float sum, int64_t at) {
     sum = a.divisor == 1 ? sum : sum / a.divisor;
-    return a.accumulate ? load1(a.y.data, a.y.dtype, at) + sum : sum;
+    return a.accumulate ? load1(a.y, at) + sum : sum;
 }
 
 static __host__ __device__ int64_t part_length(const sum_args &a) {
@@ -37,16 +37,12 @@ template <bool VECTORS> __global__ void __launch_bounds__(SUM_BLOCK) sum_columns
     for (int64_t r = from; r < to; r++) {
         float x[each];
         if (VECTORS)
-            load8(a.x.data, a.x.dtype, base + r * a.inner, x);
+            load8(a.x, base + r * a.inner, x);
         else
-            x[0] = load1(a.x.data, a.x.dtype, base + r * a.inner);
-#pragma unroll
-        for (int k = 0; k < each; k++)
-            sum[k] += x[k];
+            x[0] = load1(a.x, base + r * a.inner);
+        for_each<each>([&](int k) { sum[k] += x[k]; });
     }
-#pragma unroll
-    for (int k = 0; k < each; k++)
-        store1(a.y.data, a.y.dtype, at + k, finish(a, sum[k], at + k));
+    for_each<each>([&](int k) { store1(a.y, at + k, finish(a, sum[k], at + k)); });
 }
 
 // --- inner = 1: a warp or a block a row ----------------------------------------------------------------------------
@@ -64,16 +60,16 @@ template <int T> __global__ void __launch_bounds__(row_threads<T>::block) sum_ro
 #pragma unroll 4
     for (int64_t i = head + row_lane<T>() * 8; i < tail; i += T * 8) {
         float x[8];
-        load8(a.x.data, a.x.dtype, i, x);
+        load8(a.x, i, x);
         sum += ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
     }
     for (int64_t i = start + row_lane<T>(); i < head; i += T)
-        sum += load1(a.x.data, a.x.dtype, i);
+        sum += load1(a.x, i);
     for (int64_t i = tail + row_lane<T>(); i < end; i += T)
-        sum += load1(a.x.data, a.x.dtype, i);
+        sum += load1(a.x, i);
     sum = row_sum<T>(sum, shared);
     if (row_lane<T>() == 0)
-        store1(a.y.data, a.y.dtype, row, finish(a, sum, row));
+        store1(a.y, row, finish(a, sum, row));
 }
 
 static void sum_once(cudaStream_t stream, const sum_args &a) {
@@ -120,10 +116,8 @@ __global__ void __launch_bounds__(COLUMNS *SHARES) sum_parts_kernel(sum_args a) 
     if (threadIdx.y != 0 || !inside)
         return;
     sum = 0;
-#pragma unroll
-    for (int s = 0; s < SHARES; s++)
-        sum += shares[s][threadIdx.x];
-    store1(a.y.data, a.y.dtype, i, finish(a, sum, i));
+    for_each<SHARES>([&](int s) { sum += shares[s][threadIdx.x]; });
+    store1(a.y, i, finish(a, sum, i));
 }
 
 // Enough parts to give every multiprocessor some 1,024 threads, none shorter than what makes a second pass worth its
@@ -186,25 +180,23 @@ __global__ void __launch_bounds__(EXPAND_BLOCK)
     float x[8];
     bool whole = i + 8 <= n;
     if (inner % 8 == 0) { // a vector lies inside a repeat
-        load8(dy.data, dy.dtype, i / inner / axis * inner + i % inner, x);
+        load8(dy, i / inner / axis * inner + i % inner, x);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             int64_t j = i + k < n ? i + k : n - 1;
-            x[k] = load1(dy.data, dy.dtype, j / inner / axis * inner + j % inner);
+            x[k] = load1(dy, j / inner / axis * inner + j % inner);
         }
     }
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        x[k] *= alpha;
+    for_each<8>([&](int k) { x[k] *= alpha; });
     if (whole) {
-        store8(dx.data, dx.dtype, i, x);
+        store8(dx, i, x);
         return;
     }
 #pragma unroll
     for (int k = 0; k < 8; k++)
         if (i + k < n)
-            store1(dx.data, dx.dtype, i + k, x[k]);
+            store1(dx, i + k, x[k]);
 }
 
 static void launch_expand(const mz_cuda_device *cuda, const mz_call *call) {

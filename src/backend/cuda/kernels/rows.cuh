@@ -78,14 +78,14 @@ __device__ __forceinline__ void row_fetch(raw8 raw[V], mz_cu_array a, int64_t st
         int c = row_column<T>(v);
         if (width % 8 == 0) {
             if (c < width)
-                raw[v] = fetch8(a.data, a.dtype, start + c);
+                raw[v] = fetch8(a, start + c);
             else
                 raw[v].lo = raw[v].hi = make_uint4(0, 0, 0, 0);
         } else {
             uint32_t w[8]; // as FP32, whatever the storage
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                w[k] = c + k < width ? __float_as_uint(load1(a.data, a.dtype, start + c + k)) : 0;
+                w[k] = c + k < width ? __float_as_uint(load1(a, start + c + k)) : 0;
             raw[v].lo = make_uint4(w[0], w[1], w[2], w[3]);
             raw[v].hi = make_uint4(w[4], w[5], w[6], w[7]);
         }
@@ -110,12 +110,12 @@ __device__ __forceinline__ void row_store(mz_cu_array a, int64_t start, int widt
     int c = row_column<T>(v);
     if (width % 8 == 0) {
         if (c < width)
-            store8(a.data, a.dtype, start + c, x);
+            store8(a, start + c, x);
     } else {
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (c + k < width)
-                store1(a.data, a.dtype, start + c + k, x[k]);
+                store1(a, start + c + k, x[k]);
     }
 }
 

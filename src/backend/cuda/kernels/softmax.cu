@@ -11,26 +11,19 @@ __global__ void __launch_bounds__(row_threads<T>::block)
         return;
     float e[V][8], max = -INFINITY, sum = 0;
     row_load<T, V>(x, row * width, width, e);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            if (row_column<T>(v) + k < width)
-                max = fmaxf(max, e[v][k]);
+    for_each<V, 8>([&](int v, int k) {
+        if (row_column<T>(v) + k < width)
+            max = fmaxf(max, e[v][k]);
+    });
     max = row_max<T>(max, shared[0]);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            e[v][k] = row_column<T>(v) + k < width ? expf(e[v][k] - max) : 0;
-            sum += e[v][k];
-        }
+    for_each<V, 8>([&](int v, int k) {
+        e[v][k] = row_column<T>(v) + k < width ? expf(e[v][k] - max) : 0;
+        sum += e[v][k];
+    });
     float inverse = 1.0f / row_sum<T>(sum, shared[1]);
 #pragma unroll
     for (int v = 0; v < V; v++) {
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            e[v][k] *= inverse;
+        for_each<8>([&](int k) { e[v][k] *= inverse; });
         row_store<T>(y, row * width, width, v, e[v]);
     }
 }
@@ -41,13 +34,13 @@ __global__ void __launch_bounds__(ROW_BLOCK) softmax_wide_kernel(mz_cu_array x, 
     int64_t start = static_cast<int64_t>(blockIdx.x) * width;
     float max = -INFINITY, sum = 0;
     for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
-        max = fmaxf(max, load1(x.data, x.dtype, start + c));
+        max = fmaxf(max, load1(x, start + c));
     max = row_max<ROW_BLOCK>(max, shared[0]);
     for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
-        sum += expf(load1(x.data, x.dtype, start + c) - max);
+        sum += expf(load1(x, start + c) - max);
     float inverse = 1.0f / row_sum<ROW_BLOCK>(sum, shared[1]);
     for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
-        store1(y.data, y.dtype, start + c, expf(load1(x.data, x.dtype, start + c) - max) * inverse);
+        store1(y, start + c, expf(load1(x, start + c) - max) * inverse);
 }
 
 static void launch_softmax(const mz_cuda_device *cuda, const mz_call *call) {
@@ -83,17 +76,11 @@ __global__ void __launch_bounds__(row_threads<T>::block)
     row_fetch<T, V>(raw_y, y, start, width);
     row_widen<V>(raw_d, dy.dtype, width, d);
     row_widen<V>(raw_y, y.dtype, width, p);
-#pragma unroll
-    for (int v = 0; v < V; v++)
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            sum = fmaf(d[v][k], p[v][k], sum);
+    for_each<V, 8>([&](int v, int k) { sum = fmaf(d[v][k], p[v][k], sum); });
     sum = row_sum<T>(sum, shared);
 #pragma unroll
     for (int v = 0; v < V; v++) {
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            d[v][k] = p[v][k] * (d[v][k] - sum);
+        for_each<8>([&](int k) { d[v][k] = p[v][k] * (d[v][k] - sum); });
         row_store<T>(dx, start, width, v, d[v]);
     }
 }
@@ -104,11 +91,10 @@ __global__ void __launch_bounds__(ROW_BLOCK)
     int64_t start = static_cast<int64_t>(blockIdx.x) * width;
     float sum = 0;
     for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
-        sum = fmaf(load1(dy.data, dy.dtype, start + c), load1(y.data, y.dtype, start + c), sum);
+        sum = fmaf(load1(dy, start + c), load1(y, start + c), sum);
     sum = row_sum<ROW_BLOCK>(sum, shared);
     for (int c = threadIdx.x; c < width; c += ROW_BLOCK)
-        store1(dx.data, dx.dtype, start + c,
-               load1(y.data, y.dtype, start + c) * (load1(dy.data, dy.dtype, start + c) - sum));
+        store1(dx, start + c, load1(y, start + c) * (load1(dy, start + c) - sum));
 }
 
 static void launch_softmax_dx(const mz_cuda_device *cuda, const mz_call *call) {

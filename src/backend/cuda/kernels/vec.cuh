@@ -107,6 +107,65 @@ __device__ __forceinline__ void store1(void *data, int dtype, int64_t i, float v
         static_cast<__half *>(data)[i] = __float2half_rn(v);
 }
 
+// --- of arrays -----------------------------------------------------------------------------------------------------
+__device__ __forceinline__ raw8 fetch8(const mz_cu_array &a, int64_t i) {
+    return fetch8(a.data, a.dtype, i);
+}
+__device__ __forceinline__ void load8(const mz_cu_array &a, int64_t i, float v[8]) {
+    load8(a.data, a.dtype, i, v);
+}
+__device__ __forceinline__ void store8(const mz_cu_array &a, int64_t i, const float v[8]) {
+    store8(a.data, a.dtype, i, v);
+}
+__device__ __forceinline__ float load1(const mz_cu_array &a, int64_t i) {
+    return load1(a.data, a.dtype, i);
+}
+__device__ __forceinline__ void store1(const mz_cu_array &a, int64_t i, float v) {
+    store1(a.data, a.dtype, i, v);
+}
+
+// The thread's number among all of the grid's, whose blocks have BLOCK.
+template <int BLOCK> __device__ __forceinline__ int64_t thread_index() {
+    return static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x;
+}
+
+// N elements: a vector of 8, or 1. Loading and widening are apart here, too.
+template <int N> __device__ __forceinline__ auto fetch(const mz_cu_array &a, int64_t i) {
+    if constexpr (N == 8)
+        return fetch8(a, i);
+    else
+        return load1(a, i);
+}
+__device__ __forceinline__ void widen(raw8 r, int dtype, float v[8]) {
+    widen8(r, dtype, v);
+}
+__device__ __forceinline__ void widen(float one, int, float v[1]) {
+    v[0] = one;
+}
+template <int N> __device__ __forceinline__ void load(const mz_cu_array &a, int64_t i, float v[N]) {
+    widen(fetch<N>(a, i), a.dtype, v);
+}
+template <int N> __device__ __forceinline__ void store(const mz_cu_array &a, int64_t i, const float v[N]) {
+    if constexpr (N == 8)
+        store8(a, i, v);
+    else
+        store1(a, i, v[0]);
+}
+
+// f(k) for k in 0 … N - 1, and f(v, k) for all of V × N, unrolled: elements that a thread has in registers.
+template <int N, class F> __device__ __forceinline__ void for_each(F f) {
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        f(k);
+}
+template <int V, int N, class F> __device__ __forceinline__ void for_each(F f) {
+#pragma unroll
+    for (int v = 0; v < V; v++)
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f(v, k);
+}
+
 // Any float, or I32.
 __device__ __forceinline__ float load_number(mz_cu_array x, int64_t i) {
     return x.dtype == MEZZO_I32 ? static_cast<float>(static_cast<const int32_t *>(x.data)[i])
