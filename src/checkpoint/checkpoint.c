@@ -11,15 +11,15 @@
 #include "io/safetensors.h"
 
 // --- tensors to files ----------------------------------------------------------------------------------------------
-enum { ROWS = -1 };           // of `which`: a number for each row
-typedef struct device_range { // FP32 values on a device: the masters of a parameter, however they are stored, or
+enum { ROWS = -1 };           // `which` for the rows' moving averages
+typedef struct device_range { // FP32 values on a device: the masters of a parameter in any format, or
     mezzo_params *params;
-    mezzo_optimizer *optimizer; // a moment of the index-th parameter that it owns, wherever it lies
+    mezzo_optimizer *optimizer; // a moment of the optimizer's index-th parameter
     int which, index;
-    const char *name; // the tensor's
+    const char *name; // of the tensor
 } device_range;
 
-// A save refuses what a load would refuse.
+// Refuses values that a load would refuse.
 static mezzo_status check_piece(const device_range *range, uint64_t offset, const void *bytes, size_t n) {
     const unsigned char *at = bytes;
     bool bad = false;
@@ -62,7 +62,7 @@ static mezzo_status fill_from_device(void *user, uint64_t offset, void *bytes, s
 typedef struct tensor_list {
     mz_safetensors_item *items;
     device_range *ranges;
-    char **names; // owned
+    char **names; // owned by the list
     size_t count;
 } tensor_list;
 
@@ -82,7 +82,7 @@ static mezzo_status list_alloc(tensor_list *list, size_t n) {
     return list->items == NULL || list->ranges == NULL || list->names == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }
 
-// Takes the name over.
+// Adds a tensor and takes over its name.
 static mezzo_status list_add(tensor_list *list, char *name, const mz_shape *shape, device_range range) {
     if (name == NULL)
         return MEZZO_ERR_MEMORY;
@@ -125,12 +125,13 @@ static mezzo_status list_moments(mezzo_optimizer *opt, tensor_list *list) {
             continue;
         MEZZO_TRY(list_add(list, mz_format("%s.row_exp_avg_sq", p->name), &p->shape,
                            (device_range){.optimizer = opt, .which = ROWS, .index = i}));
-        list->items[list->count - 1].rank--; // no columns
+        list->items[list->count - 1].rank--; // a row has no columns
     }
     return MEZZO_OK;
 }
 
-// Under the parameters' names: their average where there is one, which what is not trained has not; else themselves.
+// Lists moving averages under the parameters' names; a parameter without one, because it is not trained, is listed
+// itself.
 static mezzo_status list_ema(mezzo_optimizer *opt, bool averaged, tensor_list *list) {
     MEZZO_TRY(list_params(opt->params, list));
     for (int i = 0; averaged && i < opt->n; i++) {
@@ -142,13 +143,14 @@ static mezzo_status list_ema(mezzo_optimizer *opt, bool averaged, tensor_list *l
 
 static mezzo_status write_tensors(const char *folder, const char *file, const tensor_list *list, const char *scale,
                                   mz_file_mark *mark) {
-    const mz_safetensors_meta meta[] = {{"format", "pt"}, {MZ_LORA_SCALE, scale}}; // Hugging Face's readers want "pt"
+    const mz_safetensors_meta meta[] = {{"format", "pt"}, {MZ_LORA_SCALE, scale}}; // Hugging Face's readers require
+                                                                                   // "pt"
     char *path = mz_format("%s/%s", folder, file);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     mz_written written = {0};
     mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, scale != NULL ? 2 : 1, &written);
-    if (status == MEZZO_OK) // the mark is of what was written; the disk must hold the same
+    if (status == MEZZO_OK) // the checksum is of the bytes that were written; the disk must hold the same
         status = mz_file_read_back(path, written);
     mark->bytes = written.bytes;
     mark->crc = written.crc;
@@ -157,7 +159,7 @@ static mezzo_status write_tensors(const char *folder, const char *file, const te
     return status;
 }
 
-static const char *lora_scale(const mezzo_params *params, char text[40]) { // NULL: no adapters
+static const char *lora_scale(const mezzo_params *params, char text[40]) { // returns NULL without adapters
     snprintf(text, 40, "%.17g", params->lora_rank > 0 ? params->lora_alpha / (double)params->lora_rank : 0);
     return params->lora_rank > 0 ? text : NULL;
 }
@@ -208,15 +210,15 @@ fail:
 }
 
 // --- saving --------------------------------------------------------------------------------------------------------
-// Undoes an interrupted replacement: moves the old folder back to its place if nothing else has taken it.
+// Undoes an interrupted replacement: moves the old folder back to its place if no other has taken it.
 static mezzo_status restore_replaced(const char *final, const char *replaced) {
     if (!mz_path_exists(replaced))
         return MEZZO_OK;
     return mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
 }
 
-// Where two names can be swapped at once there is no moment without a checkpoint of this step. Elsewhere the old one
-// has a hidden name between two renames, under which it can still be found.
+// Moves the new checkpoint to its place. Where two names can be swapped at once, a checkpoint of this step exists at
+// every moment. Elsewhere the old one has a hidden name between two renames, under which it can still be found.
 static mezzo_status publish(const char *staged, const char *final, const char *replaced) {
     bool swapped = false;
     MEZZO_TRY(restore_replaced(final, replaced));
@@ -237,7 +239,7 @@ static mezzo_status publish(const char *staged, const char *final, const char *r
     return status;
 }
 
-// The manifest vouches for the old folder's state.json: it must stop before a new one takes its place.
+// Removes the old folder from the manifest, which vouches for its state.json, before a new one takes its place.
 static mezzo_status forget(const char *folder, const char *final, const char *name) {
     mz_manifest m = {0};
     size_t n = 0;
@@ -260,7 +262,8 @@ static void choose_kept(mz_manifest *m, int64_t keep_last) {
         m->entries[i].kept = keep_last == 0 || m->count - i <= (size_t)keep_last || (int)i == best;
 }
 
-// The manifest without what is dropped comes first: it must never name a folder that is gone.
+// Records a checkpoint. The manifest without dropped ones is written first, because it must never name a folder that is
+// gone.
 static mezzo_status record(const char *folder, mz_manifest *m, const mz_manifest_entry *entry, int64_t keep_last) {
     size_t n = 0;
     for (size_t i = 0; i < m->count; i++)
@@ -297,7 +300,7 @@ static mezzo_status remove_dropped(const char *folder, const mz_manifest *m, con
     return MEZZO_OK;
 }
 
-// Numbers that a load would refuse, or under which nothing could be found again.
+// Refuses numbers that a load would refuse, or with which the checkpoint could not be found again.
 static mezzo_status check_objects(const mezzo_checkpoint *c) {
     if (c->params != NULL && c->optimizer != NULL && c->optimizer->params != c->params)
         return mz_fail(MEZZO_ERR_INVALID, "a checkpoint's optimizer owns other parameters than the checkpoint's");
@@ -344,14 +347,14 @@ static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *chec
     MEZZO_TRY_GOTO(status, publish(staged, final, replaced));
     MEZZO_TRY_GOTO(status, mz_manifest_load(folder, &manifest));
     MEZZO_TRY_GOTO(status, record(folder, &manifest, &entry, keep_last));
-    MEZZO_TRY_GOTO(status, mz_dir_remove(staged)); // where the two were swapped, the older one
+    MEZZO_TRY_GOTO(status, mz_dir_remove(staged)); // after a swap this is the older one
     MEZZO_TRY_GOTO(status, mz_dir_remove(replaced));
     MEZZO_TRY_GOTO(status, remove_dropped(folder, &manifest, staged));
     if (path != NULL && size > 0)
         snprintf(path, size, "%s", final);
 fail:
     if (status == MEZZO_ERR_NUMERIC &&
-        staged != NULL) { // the room is the run's; a write that failed is left for the next save
+        staged != NULL) { // the run needs the disk space; after a failed write the next save removes it
         char *message = mz_strdup(mezzo_error_message());
         if (mz_dir_remove(staged) != MEZZO_OK || message != NULL)
             mz_fail(status, "%s", message != NULL ? message : "a tensor is not finite: no checkpoint was written");
@@ -397,7 +400,7 @@ mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *check
     return status;
 }
 
-// Every listed tensor must be in the file, FP32, with its shape, and the file must have no other.
+// Returns whether the list has adapters.
 static bool has_adapters(const tensor_list *list) {
     for (size_t i = 0; i < list->count; i++)
         if (mz_is_adapter(list->names[i]))
@@ -405,7 +408,7 @@ static bool has_adapters(const tensor_list *list) {
     return false;
 }
 
-// Adapters that a file without any lacks keep their start: weights to begin with.
+// Leaves adapters at their initial values where the file has none: its weights are a start.
 static void leave_adapters(const mz_safetensors *tensors, tensor_list *list) {
     size_t n = 0;
     for (size_t i = 0; i < mz_safetensors_count(tensors); i++)
@@ -484,7 +487,7 @@ static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_li
     return tensors != NULL ? mz_safetensors_check(tensors) : MEZZO_OK;
 }
 
-// Adapters that go on as they are must be scaled as they were trained.
+// Checks that adapters that are trained further have the scale that they were trained with.
 static mezzo_status check_scale(const char *folder, const mz_safetensors *tensors, const mezzo_params *params,
                                 const tensor_list *list) {
     const double there = mz_lora_scale(tensors),
@@ -514,7 +517,7 @@ static mezzo_status check_state(const char *path, const mezzo_checkpoint *c, con
     return MEZZO_OK;
 }
 
-// One file, and where its tensors go.
+// Holds one file, and where its tensors go.
 typedef struct source {
     mz_safetensors *tensors;
     tensor_list list;
@@ -539,7 +542,7 @@ static mezzo_status open_ema(const char *path, const char *file, mezzo_optimizer
     MEZZO_TRY(mz_checkpoint_open_tensors(path, file, &s->tensors));
     MEZZO_TRY(list_ema(opt, true, &s->list));
     MEZZO_TRY(check_tensors(path, file, s->tensors, &s->list));
-    for (size_t i = 0; i < s->list.count; i++) { // what is not trained has no average to go on with
+    for (size_t i = 0; i < s->list.count; i++) { // a parameter that is not trained has no average to resume
         if (s->list.ranges[i].optimizer == NULL) {
             mz_free(s->list.names[i]);
             continue;
@@ -554,7 +557,8 @@ static mezzo_status open_ema(const char *path, const char *file, mezzo_optimizer
 
 enum { WEIGHTS, MOMENTS, AVERAGES, SOURCES };
 
-// Opens what a load reads, and checks it whole.
+// Opens the files that a load reads, and checks them completely: every listed tensor must be there, FP32, with its
+// shape, and no other.
 static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, mezzo_checkpoint *read,
                                  mz_checkpoint_state *state, source s[SOURCES]) {
     const bool averages = c->optimizer != NULL && c->optimizer->ema >= 0;
@@ -563,12 +567,13 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
                        path);
     const int parts = (c->params != NULL || averages ? MZ_CHECKPOINT_WEIGHTS : 0) |
                       (c->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0) |
-                      (c->ema || averages ? MZ_CHECKPOINT_EMA : 0); // what is read is what is checked
+                      (c->ema || averages ? MZ_CHECKPOINT_EMA : 0); // the files that are read are those that are
+                                                                    // checked
     MEZZO_TRY(mz_checkpoint_verify(path, parts, read, state));
     MEZZO_TRY(check_state(path, c, state));
     MEZZO_TRY(mz_checkpoint_check_sound(path, parts, state));
-    const char *const ema =
-        mz_checkpoint_files[state->files[2].present ? 2 : 0]; // a run without an average starts it from the weights
+    const char *const ema = mz_checkpoint_files[state->files[2].present ? 2 : 0]; // a run whose checkpoint has no
+                                                                                  // average starts it from the weights
     if (c->params != NULL)
         MEZZO_TRY(open_weights(path, c->ema ? ema : mz_checkpoint_files[0], c->params, &s[WEIGHTS]));
     if (c->optimizer != NULL)
@@ -595,7 +600,7 @@ mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoin
     MEZZO_TRY_GOTO(status, open_sources(path, checkpoint, &read, &state, sources));
     if (checkpoint->params != NULL)
         MEZZO_TRY_GOTO(status, open_scales(path, checkpoint->params));
-    // The scaler first: it checks its numbers, and everything after it only copies.
+    // The scaler comes first, because it checks its numbers; everything after it only copies.
     if (checkpoint->scaler != NULL)
         MEZZO_TRY_GOTO(status,
                        mz_context(mezzo_scaler_set_state(checkpoint->scaler, &state.scaler), "%s/state.json: ", path));
@@ -617,7 +622,7 @@ fail:
 }
 
 // --- comparing -----------------------------------------------------------------------------------------------------
-enum { COMPARE_BYTES = 1 << 20 }; // at a time
+enum { COMPARE_BYTES = 1 << 20 }; // bytes compared at a time
 
 static void note_difference(const char *file, const char *name, int64_t element, const float values[2],
                             mz_checkpoint_difference *d) {

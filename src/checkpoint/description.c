@@ -1,11 +1,11 @@
-// Writes a model's description as JSON, which a checkpoint keeps of its model.
+// Writes a model's description as JSON, which a checkpoint keeps.
 #include <stdlib.h>
 
 #include "checkpoint/checkpoint.h"
 #include "io/json.h"
 
 static mezzo_status put_fact(void *user, const mz_fact *fact) {
-    if (fact->type == MZ_KEY_LIST && fact->list.at[0] == 0) // which a missing key is too
+    if (fact->type == MZ_KEY_LIST && fact->list.at[0] == 0) // a missing key is 0, too
         return MEZZO_OK;
     return mz_json_set(user, fact->key,
                        fact->text != NULL          ? json_string(fact->text)
@@ -62,7 +62,7 @@ static mezzo_status find_fact(void *user, bool is_text, mz_fact *fact, bool *fou
     return MEZZO_OK;
 }
 
-// `where` is the file of the description.
+// Reads a description; `where` is its file.
 static mezzo_status read_text(const char *where, const char *description, const char *folder, mz_model *out) {
     json_t *object = NULL;
     MEZZO_TRY(mz_json_parse(where, description, strlen(description), MZ_JSON_DEPTH, &object));
@@ -72,7 +72,7 @@ static mezzo_status read_text(const char *where, const char *description, const 
                                        : status; // messages of other errors name the file already
 }
 
-// Returns RUN of RUN/checkpoints/step-…, for the caller to free; a path without these leads up from the checkpoint.
+// Returns RUN of RUN/checkpoints/step-…, which the caller frees; of another path, the folder above the checkpoint.
 static char *run_of(const char *folder) {
     size_t n = strlen(folder);
     for (int i = 0; i < 2; i++) {

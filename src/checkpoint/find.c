@@ -1,5 +1,4 @@
-// Finds a checkpoint of a folder that is whole. Nothing here changes a folder but mz_checkpoint_recover, which its
-// owner calls.
+// Finds a whole checkpoint in a folder. Nothing here changes a folder but mz_checkpoint_recover, which its owner calls.
 #include "base/stop.h"
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"
@@ -39,8 +38,8 @@ mezzo_status mz_checkpoint_verify(const char *path, int parts, mezzo_checkpoint 
     return status;
 }
 
-// A kill between the two renames of a replacement, on a file system that cannot swap two names, leaves a whole
-// checkpoint under its hidden name. A reader may use it there; only the folder's owner puts it back.
+// Visits checkpoints under hidden names. A kill between the two renames of a replacement, on a file system that cannot
+// swap two names, leaves a whole checkpoint there. A reader may use it; only the folder's owner moves it back.
 static mezzo_status each_replaced(const char *folder, mezzo_status (*visit)(void *user, const char *name), void *user) {
     char **names = NULL;
     size_t n = 0;
@@ -88,7 +87,7 @@ mezzo_status mz_checkpoint_open_tensors(const char *folder, const char *file, mz
     return status;
 }
 
-// The first tensor of a file with a value that is not finite: FORMAT naming it.
+// Finds the first tensor of a file with a value that is not finite; FORMAT names it.
 static mezzo_status check_finite(const char *folder, const char *file) {
     mz_safetensors *tensors;
     mezzo_status status = MEZZO_OK;
@@ -124,8 +123,8 @@ mezzo_status mz_checkpoint_check_sound(const char *folder, int parts, const mz_c
     return MEZZO_OK;
 }
 
-// Checks one candidate: MEZZO_OK where it is whole and, for the parts that are asked for, sound. *whole: only a number
-// in it is wrong.
+// Checks one candidate: MEZZO_OK where it is whole and sound in the parts that are asked for. *whole: only a number in
+// it is bad.
 static mezzo_status try_one(const char *folder, const mz_manifest_entry *entry, int parts, char *path, size_t size,
                             bool *whole) {
     mezzo_checkpoint checkpoint = {0};
@@ -141,7 +140,7 @@ static mezzo_status try_one(const char *folder, const mz_manifest_entry *entry, 
     return mz_checkpoint_check_sound(path, parts, &state);
 }
 
-// Returns whether a status says nothing of the checkpoint, such as a lack of memory.
+// Returns whether a status says nothing about the checkpoint, such as a lack of memory.
 static bool ends_search(mezzo_status status) {
     return status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_INTERRUPTED;
 }
@@ -173,7 +172,7 @@ static mezzo_status try_replaced(void *user, const char *name) {
     return ends_search(status) ? status : MEZZO_OK;
 }
 
-// A run that goes on writing drops older checkpoints: whether the manifest no longer names this one.
+// Returns whether the manifest no longer names this checkpoint: a run that goes on drops older ones.
 static bool was_dropped(const char *folder, const mz_manifest_entry *entry) {
     mz_manifest now = {0};
     bool named = mz_manifest_load(folder, &now) != MEZZO_OK;
@@ -187,11 +186,11 @@ bool mz_checkpoint_find_again(mezzo_status status, const char *path, int *tries)
     return status != MEZZO_OK && path[0] != '\0' && !mz_path_exists(path) && ++*tries < MZ_CHECKPOINT_TRIES;
 }
 
-// *moved: a checkpoint was dropped while it was inspected, and the search has to begin again.
+// Searches the manifest. *moved: a checkpoint was dropped while it was inspected, so the search must begin again.
 static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, bool *moved, search *s) {
     int first = best ? mz_manifest_best(m) : -1;
     for (int i = (int)m->count - 1 + (first >= 0); i >= 0; i--) {
-        // The best one is tried first, then the others from the newest on.
+        // The best one comes first, then the others from the newest on.
         int at = first >= 0 ? (i == (int)m->count ? first : i) : i;
         bool whole;
         mezzo_status status = try_one(s->folder, &m->entries[at], s->parts, s->path, s->size, &whole);
@@ -202,7 +201,7 @@ static mezzo_status find_in(const mz_manifest *m, bool best, bool strict, bool *
             return status;
         mz_log("warn", "checkpoint left out: %s", mezzo_error_message());
     }
-    // A replacement is under way, or was killed: the older one is whole under its hidden name.
+    // During a replacement, or after a kill in one, the older one is whole under its hidden name.
     char path[4096] = "";
     search replaced = {s->folder, path, sizeof path, s->parts, false};
     MEZZO_TRY(each_replaced(s->folder, try_replaced, &replaced));

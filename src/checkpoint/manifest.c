@@ -1,6 +1,5 @@
-// The manifest lists the whole checkpoints in the order in which they were written. It is the last thing a save writes
-// and never the only proof: every checkpoint's state.json vouches for its own files, so that a lost manifest loses
-// nothing.
+// The manifest lists the whole checkpoints in the order in which they were written. A save writes it last. Every
+// checkpoint's state.json vouches for its own files, so that a lost manifest loses nothing.
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,7 +9,7 @@
 #include "checkpoint/checkpoint.h"
 
 #define FORMAT  "mezzo-manifest"
-#define VERSION 2 // 2: with a checksum
+#define VERSION 2 // version 2 has a checksum
 
 void mz_manifest_free(mz_manifest *manifest) {
     mz_free(manifest->entries);
@@ -28,7 +27,7 @@ int mz_manifest_best(const mz_manifest *manifest) {
     return best;
 }
 
-// "step-00000500" → 500; -1 for any other name. Names from a manifest must not lead out of the folder.
+// Returns 500 for "step-00000500", and -1 for any other name. Names in a manifest must not lead out of the folder.
 static int64_t step_of(const char *name) {
     const char *digits = name + strlen("step-");
     if (strncmp(name, "step-", strlen("step-")) != 0 || strspn(digits, "0123456789") != strlen(digits) ||
@@ -94,7 +93,8 @@ static bool named(const mz_manifest *manifest, const char *name) {
     return false;
 }
 
-// Room for one more is reserved. An unreadable folder is left out, and left alone.
+// Adds a folder that the manifest does not name; the caller reserved memory for it. An unreadable folder is left out
+// and left alone.
 static mezzo_status adopt(const char *folder, const char *name, mz_manifest *found) {
     mezzo_checkpoint checkpoint = {0};
     mz_checkpoint_state state;
@@ -115,7 +115,7 @@ static mezzo_status adopt(const char *folder, const char *name, mz_manifest *fou
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
 }
 
-// Names are sorted, and zero-padded numbers sort as numbers.
+// Adds all such folders. Names are sorted, and zero-padded numbers sort as numbers.
 static mezzo_status adopt_unnamed(const char *folder, char **names, size_t n, const mz_manifest *known,
                                   mz_manifest *found) {
     for (size_t i = 0; i < n; i++) {

@@ -23,7 +23,7 @@ bool mz_lora_has(const mz_safetensors *weights, const char *name, const mz_parts
     return false;
 }
 
-// w[rows, cols] += scale · B·A, in double, one row at a time: a sum of `rank` products.
+// Adds scale · B·A to w[rows, cols], in double, one row at a time: a sum of `rank` products.
 static mezzo_status add_product(const mz_safetensors_tensor *a, const mz_safetensors_tensor *b, double scale, float *w,
                                 int64_t rows, int64_t cols) {
     const int64_t rank = a->shape[0];
@@ -31,7 +31,7 @@ static mezzo_status add_product(const mz_safetensors_tensor *a, const mz_safeten
     double *row = mz_alloc((size_t)cols, sizeof *row);
     const bool there = low != NULL && row != NULL;
     if (there) {
-        float *la = low, *lb = low + a->count; // aligned
+        float *la = low, *lb = low + a->count; // both are aligned
         memcpy(la, a->data, a->bytes);
         memcpy(lb, b->data, b->bytes);
         for (int64_t i = 0; i < rows; i++) {

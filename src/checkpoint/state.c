@@ -1,4 +1,5 @@
-// state.json has everything of a checkpoint that is not a tensor, and the marks of the files that are.
+// Writes and reads state.json, which has everything of a checkpoint that is not a tensor, and sizes and checksums of
+// the files with tensors.
 #include <math.h>
 
 #include "io/json.h"
@@ -51,7 +52,7 @@ bool mz_checkpoint_plain_name(const char *name) {
 }
 
 // --- parts ---------------------------------------------------------------------------------------------------------
-// One list for both directions, so that nothing is written that is not read.
+// A field of state.json. One list serves both directions, so that nothing is written that is not read.
 typedef struct field {
     const char *key;
     enum { INTEGER, INTEGER32, NUMBER } type;
@@ -115,7 +116,7 @@ static mezzo_status get_fields(const char *where, const json_t *object, const fi
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-// `model` is the description, which the root takes over; NULL: there is none.
+// Writes the model. `model` is the description, which the root takes over; NULL: there is none.
 static mezzo_status put_model(json_t *root, const mezzo_checkpoint *c, json_t *model) {
     char graph[24];
     if (model == NULL)
@@ -156,7 +157,7 @@ static mezzo_status put_scaler(json_t *root, mezzo_scaler *scaler) {
     return put_fields(object, scaler_fields, MZ_COUNT(scaler_fields), &state);
 }
 
-// Each tensor's: format, steps, scale, history as the bits that they are, and counters.
+// Writes each tensor's format, steps, scale, history as bits, and counters.
 enum { COUNTERS = 3 }; // saturated, in_a_row, changes
 static mezzo_status put_scales(json_t *root, mezzo_params *params) {
     const int n = params != NULL ? params->scales.n : 0;
@@ -268,7 +269,7 @@ static mezzo_status get_files(const char *where, const json_t *root, mz_checkpoi
     return MEZZO_OK;
 }
 
-// Checkpoints of older versions, and of what has no data, have none.
+// Reads a mark of the data, which checkpoints of older versions, and of models without data, lack.
 static mezzo_status get_mark(const char *where, const json_t *root, const char *key, mezzo_data_mark *out) {
     int64_t bytes = 0, crc = 0;
     json_t *object;
@@ -282,7 +283,7 @@ static mezzo_status get_mark(const char *where, const json_t *root, const char *
     return MEZZO_OK;
 }
 
-// The model's maker reads the description where the model is built.
+// Reads the model's description as text; the model's maker reads it where the model is built.
 static mezzo_status get_model(const char *where, const json_t *root, mezzo_checkpoint *c) {
     json_t *object;
     char graph[24] = "", *end = graph;
@@ -350,7 +351,7 @@ static mezzo_status get_all(const char *where, const json_t *root, bool sealed, 
 
 mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_checkpoint_state *state) {
     json_t *root;
-    mezzo_checkpoint read = *checkpoint; // the caller's stays as it was after an error
+    mezzo_checkpoint read = *checkpoint; // a copy, so that an error leaves the caller's unchanged
     *state = (mz_checkpoint_state){0};
     bool sealed;
     MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
@@ -361,7 +362,7 @@ mezzo_status mz_state_load(const char *path, mezzo_checkpoint *checkpoint, mz_ch
     return status;
 }
 
-// Checkpoints had none before; they decide nothing.
+// Reads counters, which older checkpoints lack; they decide nothing.
 static bool get_counters(const json_t *list, mz_scale_entry *e) {
     int32_t *const counters[COUNTERS] = {&e->saturated, &e->in_a_row, &e->changes};
     bool good = true;
@@ -397,7 +398,7 @@ static mezzo_status get_entry(const char *where, const char *name, const json_t 
     return MEZZO_OK;
 }
 
-// Reads every entry of the file, or only checks it and makes a row for it in the table.
+// Reads every entry of the file, or only checks it and adds its row to the table.
 static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *params, bool read) {
     const char *name;
     json_t *list;

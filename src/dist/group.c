@@ -13,14 +13,14 @@
 #include "dist/member.h"
 
 struct mz_group {
-    mz_comm comm; // first: device->comm is this
+    mz_comm comm; // must be first: it is device->comm
     mz_world world;
     mezzo_device *device;
-    mz_hub *hub; // rank 0's
+    mz_hub *hub; // of rank 0
     mz_member *member;
-    const mz_link *link;           // MPI, open; NULL: none
-    const mz_transport *transport; // the device's; NULL: none
-    void *channel;                 // the transport's
+    const mz_link *link;           // MPI, once it is open; NULL: none
+    const mz_transport *transport; // of the device; NULL: none
+    void *channel;                 // of the transport
     bool gave_up;
     char version[MZ_LINK_TEXT];
 };
@@ -64,7 +64,7 @@ static mezzo_status meet_as_first(mz_group *g, double deadline) {
     bool refused;
     char why[MZ_LINK_TEXT];
     mezzo_status status = listen_and_tell(g, &at, &fd);
-    if (g->world.meeting == MZ_MEET_MPI) { // the others wait for it: a port of 0 says that there is none
+    if (g->world.meeting == MZ_MEET_MPI) { // the other ranks wait for this record; port 0 means that there is none
         if (status != MEZZO_OK)
             at.port = 0;
         if (g->link->bytes(0, &at, sizeof at, why) != 0 && status == MEZZO_OK)
@@ -94,8 +94,8 @@ static mezzo_status meet_at(mz_group *g, const place *at, double until, double d
     return mz_member_join(&g->world, at->secret, fd, deadline, &g->member, again);
 }
 
-// The file may be an older job's: a rank that does not answer or lets no rank in is asked again, as long as there is
-// time.
+// Meets the other ranks by the file, which may belong to an older job: where a rank does not answer or lets none in,
+// this one asks again until the deadline.
 static mezzo_status meet_by_file(mz_group *g, double deadline) {
     mezzo_status status = MEZZO_OK;
     bool found = false, again = true;
@@ -196,7 +196,8 @@ static double wall(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Everybody reads its clock as the hub's answer comes: within a round trip of each other.
+// Compares clocks: each rank reads its own when the hub's answer arrives, so readings are within a round trip of each
+// other.
 static mezzo_status compare_clocks(mz_group *g) {
     mz_group_rank *table = mz_member_table(g->member);
     double *all = mz_alloc((size_t)g->world.size, 2 * sizeof *all);
@@ -263,7 +264,7 @@ void mz_group_close(mz_group *g) {
 }
 
 void mz_group_abort(mz_group *g, const char *reason) {
-    char line[400]; // the thread's message may change before it is sent
+    char line[400]; // a copy, because the thread's message may change before it is sent
     if (g == NULL)
         return;
     snprintf(line, sizeof line, "%s", reason != NULL ? reason : mezzo_error_message());

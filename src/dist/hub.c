@@ -1,4 +1,4 @@
-// Runs the hub's loop: polls, reads, serves, checks the clock.
+// Runs the hub's loop: polls, reads, serves and checks the clock.
 #define _GNU_SOURCE
 #include "dist/hub.h"
 
@@ -15,11 +15,11 @@
 enum { TICK_MS = 250, STRANGERS = 32 };
 static const double BEAT_EVERY = 0.5, GREETING = 10, FAREWELL = 2;
 
-typedef struct member { // a connection; a rank's once it has greeted
+typedef struct member { // a connection, which belongs to a rank once it has greeted
     int fd;             // -1: closed
     bool joined, left, arrived;
     double heard, since;
-    mz_wire_buffer in, out, record; // record: what it brought to the gather under way
+    mz_wire_buffer in, out, record; // record: its part of the present gather
     mz_wire_hello hello;
     mz_wire_beat beat;
 } member;
@@ -30,14 +30,14 @@ struct mz_hub {
     int size, listen_fd;
     char secret[128];
     member *ranks;               // [size]
-    member strangers[STRANGERS]; // came, not yet greeted
+    member strangers[STRANGERS]; // connections that have not greeted yet
     struct pollfd *polls;        // [size + STRANGERS + 1]
     int joined, left, arrived;
-    unsigned refused; // processes with another secret
+    unsigned refused; // number of processes with another secret
     bool welcomed, failed;
     double began, looked, beaten, failed_at, left_at;
     double gather_since;
-    int gather_first; // the rank that came first
+    int gather_first; // the rank that called first
     char gather_name[MZ_WIRE_NAME];
 };
 
@@ -57,7 +57,7 @@ mz_patience mz_patience_read(void) {
 static void put(member *m, const mz_wire_frame *frame, const void *bytes) {
     if (m->fd < 0 || mz_wire_append(&m->out, frame, sizeof *frame) != MEZZO_OK ||
         mz_wire_append(&m->out, bytes, frame->bytes) != MEZZO_OK)
-        return; // the connection's end, or memory's: its silence shows it
+        return; // the connection has ended, or memory has: the rank's silence will show it
     (void)mz_wire_flush(m->fd, &m->out);
 }
 
@@ -75,7 +75,7 @@ static void describe(const member *m, char *line, size_t size) {
     snprintf(line, size, "rank %d (process %lld on %s)", m->hello.rank, (long long)m->hello.process, m->hello.host);
 }
 
-// ", in all-reduce 18 since 2.1 s (step 120)"
+// Appends ", in all-reduce 18 since 2.1 s (step 120)".
 static void describe_doing(const member *m, double now, char *line, size_t size) {
     const mz_wire_beat *b = &m->beat;
     int n = 0;
@@ -162,7 +162,7 @@ static void refuse(member *m, const char *line) {
     shut(m);
 }
 
-static bool same_secret(const char *a, const char *b) { // takes as long wherever they differ
+static bool same_secret(const char *a, const char *b) { // takes equally long wherever they differ
     unsigned char off = 0;
     for (size_t i = 0; i < sizeof((mz_wire_hello *)0)->secret; i++)
         off |= (unsigned char)(a[i] ^ b[i]);
@@ -201,7 +201,7 @@ static void greet(mz_hub *hub, member *m, const char *bytes) {
     hello.host[sizeof hello.host - 1] = '\0';
     if (!same_secret(hello.secret, hub->secret)) {
         hub->refused++;
-        if ((hub->refused & (hub->refused - 1)) == 0) // the 1st, 2nd, 4th, 8th: no flood of lines
+        if ((hub->refused & (hub->refused - 1)) == 0) // only the 1st, 2nd, 4th, 8th … are reported
             mz_log("warn", "refused %u process%s with another secret that tried to join the job", hub->refused,
                    hub->refused == 1 ? "" : "es");
         refuse(m, "its secret differs from this rank's (MEZZO_JOB_SECRET)");
@@ -247,7 +247,7 @@ static void let_in(mz_hub *hub) {
             place = &hub->strangers[i];
     if (fd < 0)
         return;
-    shut(place); // the connection that has been here longest without a greeting makes room: a rank greets at once
+    shut(place); // closes the connection that has waited longest without a greeting, since a rank greets at once
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     *place = (member){.fd = fd, .since = mz_seconds()};
 }
@@ -300,7 +300,7 @@ static void read_member(mz_hub *hub, member *m) {
             memcpy(&hello, bytes, sizeof hello);
             mz_wire_drop(&m->in, sizeof frame + (size_t)frame.bytes);
             greet(hub, m, (const char *)&hello);
-            return; // m may be another rank's now; the rest is read in the next round
+            return; // m may belong to another rank now; the next round reads the rest
         } else {
             bad = true;
             break;
@@ -347,7 +347,7 @@ static void look_at_record(mz_hub *hub, double now) {
     }
 }
 
-// A rank that waits in a collective of its device: for one that has left, or one that does not come.
+// Checks a rank that waits in a collective of its device: for one that has left, or one that does not join.
 static void look_at_waiting(mz_hub *hub, double now) {
     char what[200];
     const member *waits = NULL, *late = NULL;
@@ -372,7 +372,7 @@ static void look_at_waiting(mz_hub *hub, double now) {
 
 static void look_at_clock(mz_hub *hub) {
     double now = mz_seconds();
-    if (now - hub->looked > hub->patience.silence / 2) // this process itself stood still, so no rank is to blame
+    if (now - hub->looked > hub->patience.silence / 2) // this process itself was stopped, so no rank is at fault
         for (int r = 0; r < hub->size; r++)
             hub->ranks[r].heard = now;
     hub->looked = now;
@@ -437,7 +437,7 @@ static void *run(void *user) {
     return NULL;
 }
 
-// --- from rank 0's member ------------------------------------------------------------------------------------------
+// --- calls of rank 0's member ---------------------------------------------------------------------------------------
 static void release(mz_hub *hub) {
     for (int r = 0; r < hub->size && hub->ranks != NULL; r++)
         shut(&hub->ranks[r]);

@@ -11,12 +11,12 @@
 static void *open_at(const char *folder, size_t length, const char *name) {
     char path[4096];
     int n = snprintf(path, sizeof path, "%.*s/%s", (int)length, folder, name);
-    bool fits =
-        n > 0 && (size_t)n < sizeof path && path[0] == '/';    // code never comes from where the user happens to be
-    return fits ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL; // MPI's own parts look for its symbols
+    bool fits = n > 0 && (size_t)n < sizeof path && path[0] == '/'; // relative paths are refused, so that no code comes
+                                                                    // from the user's current folder
+    return fits ? dlopen(path, RTLD_NOW | RTLD_GLOBAL) : NULL;      // MPI's own parts look for its symbols
 }
 
-// In a folder beside what this code is in, be it the command or the shared library.
+// Opens the plug-in in a folder beside this code, which is in the command or in the shared library.
 static void *open_beside(const char *folder, const char *name) {
     static const char here[] = "";
     Dl_info of;
@@ -47,7 +47,7 @@ static mezzo_status open_plugin(const char *name, const char *symbol, const char
                        "name the plug-in's folder (absolute path) in MEZZO_PLUGINS",
                        what, why != NULL ? why : name);
     }
-    const int *abi = dlsym(plugin, symbol); // the first member of each
+    const int *abi = dlsym(plugin, symbol); // the first member of each plug-in's struct
     if (abi == NULL || *abi != MZ_LINK_ABI)
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "%s belongs to another mezzo version: install both together", name);
     *out = abi;

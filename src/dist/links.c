@@ -27,7 +27,7 @@ static mezzo_status time_sums(link_run *s, float *host, void *data, size_t n) {
     for (size_t i = 0; i < n; i++)
         s->own.sums = s->own.sums && host[i] == (float)(size * (size - 1) / 2 + size * (int)(i % 7));
     double seconds = INFINITY;
-    for (int i = 0; i < TIMES; i++) { // of zeros: sums stay finite
+    for (int i = 0; i < TIMES; i++) { // zeros, so that sums stay finite
         MEZZO_TRY(s->device->backend->zero(s->device, data, n * sizeof *host));
         MEZZO_TRY(mz_group_barrier(s->group, "bandwidth"));
         const double began = mz_seconds();

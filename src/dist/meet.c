@@ -28,7 +28,7 @@ static mezzo_status resolve(const char *address, int port, struct addrinfo **out
     return MEZZO_OK;
 }
 
-// Finds this host's address for others: that of the interface that is named; 127.0.0.1 where all ranks are on this
+// Finds the address of this host for others: that of the named interface, or 127.0.0.1 where all ranks are on this
 // host.
 static mezzo_status find_own_address(const mz_world *world, char address[256]) {
     struct ifaddrs *list = NULL;
@@ -92,7 +92,7 @@ mezzo_status mz_wire_publish(const char *path, const char *address, int port, co
 
 bool mz_wire_look_up(const char *path, char address[256], int *port, char secret[128]) {
     struct stat info;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would keep this rank beyond its patience
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would keep this rank waiting without end
     FILE *f = fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? fdopen(fd, "r") : NULL;
     if (f == NULL) {
         if (fd >= 0)

@@ -1,4 +1,5 @@
-// The member's thread reads, beats and watches; the group's thread sends records and waits for their answers.
+// Runs a rank's connection: the member's thread reads, sends heartbeats and watches; the group's thread sends records
+// and waits for their answers.
 #define _GNU_SOURCE
 #include "dist/member.h"
 
@@ -24,19 +25,19 @@ struct mz_member {
     double silence;
     pthread_t thread;
     bool started;
-    pthread_mutex_t sending; // whole frames
-    pthread_mutex_t lock;    // all below
+    pthread_mutex_t sending; // held while a whole frame is sent
+    pthread_mutex_t lock;    // protects all members below
     pthread_cond_t news;
     bool welcomed, refused, ended, leaving, all_left, stop;
     atomic_bool failed;
     char line[MZ_WIRE_LINE];
     mz_group_rank *ranks; // [size]
-    mz_wire_buffer in;    // the thread's
+    mz_wire_buffer in;    // used by the thread alone
     mz_wire_buffer answer;
     bool answered;
     mz_wire_beat doing;
     double doing_since;
-    pthread_mutex_t aborting; // the two below
+    pthread_mutex_t aborting; // protects the two members below
     void (*halt)(void *with);
     void *with;
 };
@@ -59,7 +60,7 @@ static bool send_all(int fd, const void *data, size_t bytes) {
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return false; // the thread finds the end of the connection, or its silence
+            return false; // the thread notices the connection's end, or its silence
         sent += (size_t)n;
     }
     return true;
@@ -108,7 +109,7 @@ static void fail(mz_member *m, const char *line, int teller) {
     pthread_mutex_unlock(&m->aborting);
 }
 
-// Rank 0 cannot say what it was doing; this rank says where it noticed.
+// Fails because of the hub. Rank 0 cannot report what it was doing; this rank reports where it noticed.
 static void fail_of_hub(mz_member *m, const char *what) {
     char line[MZ_WIRE_LINE];
     const mz_group_rank *zero = &m->ranks[0];
@@ -149,7 +150,7 @@ static void take(mz_member *m, const mz_wire_frame *frame, const char *bytes) {
     pthread_mutex_unlock(&m->lock);
 }
 
-// Reads the frames that came; false: the connection has ended.
+// Reads the frames that have arrived. Returns false where the connection has ended.
 static bool read_frames(mz_member *m, bool *heard) {
     mz_wire_frame frame;
     bool bad, open = mz_wire_receive(m->fd, &m->in);
@@ -178,7 +179,7 @@ static void *run(void *user) {
         if (poll(&p, 1, TICK_MS) > 0)
             open = read_frames(m, &something);
         double now = mz_seconds();
-        if (something || now - looked > m->silence / 2) // or this process itself stood still
+        if (something || now - looked > m->silence / 2) // or this process itself was stopped
             heard = now;
         looked = now;
         if (open && now - beaten >= BEAT_EVERY) {
@@ -228,7 +229,7 @@ static mezzo_status create(const mz_world *world, int fd, mz_member **out) {
 
 static mezzo_status start(mz_member *m) {
     sigset_t all, before;
-    sigfillset(&all); // signals are the command's
+    sigfillset(&all); // signals belong to the command's thread
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&m->thread, NULL, run, m);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -255,7 +256,7 @@ static void greet(mz_member *m, const mz_world *world, const char *secret) {
     send_frame(m, MZ_WIRE_HELLO, "", &hello, sizeof hello);
 }
 
-// Waits under the lock for news, at most until `until`; false: it is past.
+// Waits under the lock for news, at most until `until`. Returns false after that time.
 static bool wait_news(mz_member *m, double until) {
     struct timespec at = {.tv_sec = (time_t)until};
     at.tv_nsec = (long)((until - (double)at.tv_sec) * 1e9);
@@ -272,7 +273,7 @@ mezzo_status mz_member_join(const mz_world *world, const char *secret, int fd, d
     mezzo_status status = start(m);
     pthread_mutex_lock(&m->lock);
     while (status == MEZZO_OK && !m->welcomed && !m->refused && !m->ended && !atomic_load(&m->failed))
-        if (!wait_news(m, deadline + 5)) // rank 0 looks at the clock first, and reports which rank is missing
+        if (!wait_news(m, deadline + 5)) // rank 0's deadline comes first, and it reports which rank is missing
             status = mz_fail(MEZZO_ERR_IO, "rank 0 admitted this rank %d, but the others did not come", m->rank);
     if (status == MEZZO_OK && m->refused)
         status = mz_fail(MEZZO_ERR_IO, "rank 0 refused rank %d: %s", m->rank, m->line);
@@ -308,7 +309,7 @@ void mz_member_free(mz_member *m) {
     pthread_mutex_lock(&m->lock);
     m->leaving = m->stop = true;
     pthread_mutex_unlock(&m->lock);
-    (void)shutdown(m->fd, SHUT_RD); // wakes the thread; what was sent still goes
+    (void)shutdown(m->fd, SHUT_RD); // wakes the thread; bytes already sent still arrive
     if (m->started)
         pthread_join(m->thread, NULL);
     close(m->fd);
@@ -371,7 +372,7 @@ bool mz_member_failed(const mz_member *m) {
 mezzo_status mz_member_check(mz_member *m) {
     if (!mz_member_failed(m))
         return MEZZO_OK;
-    return mz_fail(MEZZO_ERR_IO, "%s", m->line); // written once, before `failed`
+    return mz_fail(MEZZO_ERR_IO, "%s", m->line); // written once, before `failed` is set
 }
 
 void mz_member_begin(mz_member *m, const char *doing, bool waits) {

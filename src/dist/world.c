@@ -1,4 +1,4 @@
-// Reads the job's facts from the variables that launchers set.
+// Reads the facts of a job from the variables that launchers set.
 #include "dist/world.h"
 
 #include "backend/collective.h"
@@ -30,13 +30,13 @@ static mezzo_status read_number(const char *name, long least, long most, int *ou
 // --- ranks ---------------------------------------------------------------------------------------------------------
 static const struct {
     const char *started, *rank, *size, *local_rank, *local_size;
-    const char *only_with; // the variable that must be there too; NULL: none
+    const char *only_with; // a variable that must be set, too; NULL: none
 } launchers[] = {
     {"torchrun's variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", NULL},
     {"OpenMPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", NULL},
     {"an MPI's launcher (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL},
-    // sbatch sets these too, for the batch script, which is one process: srun's steps have a number below 2^31 - 10.
+    // sbatch sets these for the batch script, too, which is one process; srun's steps have a number below 2^31 - 10.
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, "SLURM_STEP_NODELIST"},
 };
 
@@ -69,7 +69,7 @@ static mezzo_status copy_text(const char *name, const char *value, char *to, siz
     return MEZZO_OK;
 }
 
-// "node[03-07,9],login" → "node03".
+// Finds the first host of a list: "node[03-07,9],login" → "node03".
 static void first_host(const char *list, char *to, size_t size) {
     size_t n = strcspn(list, ",[");
     int length = snprintf(to, size, "%.*s", (int)n, list);
@@ -90,7 +90,7 @@ static mezzo_status meet_by_slurm(mz_world *w, const char *nodes) {
 static mezzo_status meet_by_address(mz_world *w, const char *address) {
     MEZZO_TRY(copy_text("MASTER_ADDR", address, w->address, sizeof w->address));
     MEZZO_TRY(read_number("MASTER_PORT", 1, 65535, &w->port));
-    // torchrun's agent listens at MASTER_PORT itself.
+    // torchrun's agent itself listens at MASTER_PORT.
     const char *agent = given("TORCHELASTIC_USE_AGENT_STORE");
     if (agent != NULL && strcmp(agent, "True") == 0 && w->port > 0)
         w->port = w->port < 65535 ? w->port + 1 : w->port - 1;

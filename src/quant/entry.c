@@ -1,4 +1,4 @@
-// Finds scales from amax values, for the step under way and from the history of earlier ones.
+// Computes scales from amax values: of the present step, or of the history of earlier steps.
 #include "quant/entry.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ static void end_step(mz_scale_entry *e, uint32_t amax) {
     e->changes += known && e->scale != before;
 }
 
-// Quantized weights' amax is theirs until the update writes them anew.
+// Updates the entries at a step's end. The amax of quantized weights stays until the update writes them again.
 void mz_entries_update(void *entries, int64_t entries_bytes, const void *tables, int64_t bytes, bool skip) {
     mz_scale_entry *list = entries;
     const mz_scale_entry *all = tables != NULL ? tables : entries;

@@ -14,14 +14,14 @@ mezzo_status mz_session_usual(const mezzo_model_config *model, int64_t batch, mz
                                 .size = 1};
     MEZZO_TRY(mz_model_of(model, &out->model));
     out->form = (mz_form){.batch = batch, .length = mz_model_sizes_of(&out->model).length};
-    out->optimizer.schedule.lr = 1e-4; // changes the weights, and leaves every number finite
+    out->optimizer.schedule.lr = 1e-4; // it changes the weights, and every number stays finite
     out->optimizer.decay_min_rank = 2;
     return MEZZO_OK;
 }
 
 bool mz_session_needs_scale(const mezzo_program_options *program) {
     bool any = mezzo_precision_needs_loss_scale(program->precision);
-    for (int i = 0; i < program->n_overrides; i++) // one module in FP16 is enough to underflow
+    for (int i = 0; i < program->n_overrides; i++) // one module in FP16 is enough for underflow
         any = any || mezzo_precision_needs_loss_scale(program->overrides[i].precision);
     return any;
 }
@@ -47,8 +47,8 @@ mezzo_program_options mz_session_forward(const mz_session_options *o) {
 }
 
 // --- graphs --------------------------------------------------------------------------------------------------------
-// Uniform numbers of the same variance, of which a large parameter has a million: they take a fraction of the time of
-// as many normal ones, and a step's time is the same.
+// Draws uniform numbers of the same variance, of which a large parameter repeats a million: they take a fraction of the
+// time of as many normal ones, and a step's time is the same.
 static void init_quickly(mezzo_graph *g) {
     g->repeats_init = true;
     for (size_t i = 0; i < g->n_params; i++)

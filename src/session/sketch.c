@@ -1,4 +1,4 @@
-// Computes a session as sizes: the same graph, parameters, programs and optimizer, laid out and not allocated.
+// Computes a session's sizes: it lays out the same graph, parameters, programs and optimizer without allocating memory.
 #include "optim/update_copy.h"
 #include "runtime/program.h"
 #include "session/session.h"

@@ -9,7 +9,7 @@
 #include "train/audit_records.h"
 #include "train/run.h"
 
-typedef struct end { // of an interval
+typedef struct end { // the checkpoint at an end of an interval
     const mz_manifest_entry *entry;
     char path[4096];
     bool damaged;
@@ -20,18 +20,18 @@ typedef struct end { // of an interval
 typedef struct audit {
     const mz_run_audit_options *o;
     mz_run_audit *r;
-    char *checkpoints; // the folder
+    char *checkpoints; // their folder
     mz_manifest manifest;
-    end *ends; // [n_ends], by steps
+    end *ends; // [n_ends], in order of steps
     size_t n_ends;
     mezzo_config *config;
     mz_training run;
     bool is_open;
-    char *opened; // the configuration that is open
+    char *opened; // text of the configuration that is open
     mz_records records;
-    mz_run_interval *v; // the interval under way
+    mz_run_interval *v; // the present interval
     const end *from, *to;
-    uint64_t step_batches; // micro batches of a step of all ranks
+    uint64_t step_batches; // micro batches of a step, of all ranks
     mz_rollback rollbacks[MZ_ROLLBACKS];
     int n_rollbacks;
     mz_checkpoint_difference tensors;
@@ -63,7 +63,7 @@ static mz_run_finding *add_finding(audit *a, const char *kind, const char *place
     return f;
 }
 
-// An audit's own failure is no finding.
+// Returns whether the error is the audit's own, which is no finding.
 static bool is_ours(mezzo_status status) {
     return status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_INTERRUPTED || status == MEZZO_ERR_DEVICE;
 }
@@ -93,8 +93,8 @@ static mezzo_status look_at_end(audit *a, const mz_manifest_entry *entry, end *e
     return MEZZO_OK;
 }
 
-// Lists the checkpoints in the order of writing: one that stands after another with a later step went back to before
-// it, so that the other belongs to no part of the run.
+// Lists the checkpoints in the order of writing. A checkpoint that was written after one with a later step means that
+// the run went back, so the later step's belongs to no part of the run.
 static mezzo_status list_ends(audit *a) {
     const mz_manifest *m = &a->manifest;
     a->ends = mz_alloc(m->count + 1, sizeof *a->ends);
@@ -139,7 +139,7 @@ static mezzo_status check_metrics(audit *a) {
 }
 
 // --- the configuration -------------------------------------------------------------------------------------------
-static bool follows_place(const char *key) { // of the folder, or of nothing that is computed
+static bool follows_place(const char *key) { // the key names the folder, or does not change results
     static const char *const keys[] = {"train.out", "train.resume", "train.init", "train.profile", "device.threads"};
     for (size_t i = 0; i < MZ_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0)
@@ -152,7 +152,7 @@ static mezzo_status parse_config(const char *where, const char *text, mezzo_conf
     return mz_config_parse_yaml((*out)->values, where, text, strlen(text));
 }
 
-// config.yaml beside what the newest checkpoint was computed with.
+// Compares config.yaml with the configuration that the newest checkpoint records.
 static mezzo_status compare_keys(audit *a, const mezzo_config *file, const end *newest) {
     mezzo_config *kept = NULL;
     mezzo_status status = parse_config(newest->path, newest->run.configuration, &kept);
@@ -174,7 +174,7 @@ static mezzo_status compare_keys(audit *a, const mezzo_config *file, const end *
     return status;
 }
 
-// *text: what the interval was computed with; NULL where nothing that can be read says it.
+// Reads the configuration with which the interval was computed; *text is NULL where no readable file has it.
 static mezzo_status read_config(audit *a, const end *to, char **text) {
     size_t n;
     *text = NULL;
@@ -207,17 +207,18 @@ static uint64_t count_step_batches(const audit *a, const mz_run_config *c) {
         return (uint64_t)(c->global_batch / c->batch_size);
     if (a->to->run.ranks > 0)
         return (uint64_t)(c->grad_accum * a->to->run.ranks);
-    return drawn / (uint64_t)(a->v->to - a->v->from); // older checkpoints do not say
+    return drawn / (uint64_t)(a->v->to - a->v->from); // older checkpoints do not record it
 }
 
-// The same steps on any number of ranks that divides them; nothing beside the steps.
+// Changes the configuration so that it takes the same steps on any number of ranks that divides them, and does nothing
+// besides the steps.
 static mezzo_status adjust(audit *a, mezzo_config *config) {
     mz_run_config c;
     char batch[32], steps[32];
     MEZZO_TRY(mz_run_config_read(config, &c));
     a->step_batches = count_step_batches(a, &c);
     snprintf(batch, sizeof batch, "%lld", (long long)(a->step_batches * (uint64_t)c.batch_size));
-    snprintf(steps, sizeof steps, "%lld", (long long)c.steps); // above the file's epochs
+    snprintf(steps, sizeof steps, "%lld", (long long)c.steps); // replaces the file's epochs
     const char *const keys[][2] = {{"train.out", a->o->run},
                                    {"train.resume", ""},
                                    {"train.grad_accum", "1"},
@@ -253,7 +254,7 @@ static mezzo_status open_run(audit *a, char *text) {
         mz_free(text);
         return MEZZO_OK;
     }
-    if (a->is_open && run->engine.size > 1) { // a process joins one job
+    if (a->is_open && run->engine.size > 1) { // a process can join only one job
         mz_free(text);
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "the run changed its configuration after step %lld, and %d ranks open one "
@@ -270,7 +271,7 @@ static mezzo_status open_run(audit *a, char *text) {
         mz_run_close(run);
     MEZZO_TRY(status);
     run->engine.readout.lag = 0;
-    run->config.checkpoint_every = -1; // a rollback is one that guard.jsonl has, or a difference
+    run->config.checkpoint_every = -1; // a rollback must come from guard.jsonl, or it is a difference
     if (run->guard.policy == MZ_GUARD_ROLLBACK)
         run->guard.policy = MZ_GUARD_STOP;
     MEZZO_TRY(mz_health_begin(&run->report.health));
@@ -311,7 +312,7 @@ static bool has_data(audit *a) {
     return false;
 }
 
-// Keys that checkpoints know too.
+// Returns whether the checkpoint's configuration agrees in the keys that state.json also holds.
 static bool agrees_with_keys(audit *a) {
     const mz_training *run = &a->run;
     const mezzo_checkpoint *c = &a->to->state;
@@ -335,7 +336,7 @@ static bool agrees_with_keys(audit *a) {
     return true;
 }
 
-// The device up to its number of threads, which changes no bit.
+// Compares devices, but not their number of threads, which changes no bit.
 static bool same_device(const char *a, const char *b) {
     const char *end_a = strrchr(a, ','), *end_b = strrchr(b, ',');
     const size_t n = end_a != NULL && strstr(end_a, "thread") != NULL ? (size_t)(end_a - a) : strlen(a);
@@ -343,7 +344,7 @@ static bool same_device(const char *a, const char *b) {
     return n == m && memcmp(a, b, n) == 0;
 }
 
-// Checkpoints of older versions do not say what wrote them.
+// Returns whether the checkpoint was written on this machine; older versions do not record that.
 static bool same_machine(const audit *a) {
     const mz_checkpoint_run *ends[] = {&a->from->run, &a->to->run};
     for (int i = 0; i < 2; i++)
@@ -362,7 +363,8 @@ static bool is_exact(const audit *a) {
 }
 
 // --- rollbacks ---------------------------------------------------------------------------------------------------
-// A rollback passes over data: what the later checkpoint has drawn beyond its steps says whether there were some.
+// Finds the rollbacks of an interval. A rollback skips data, so the batches that the later checkpoint has drawn beyond
+// its steps show whether there were any.
 static mezzo_status find_rollbacks(audit *a) {
     int64_t every = 0;
     const uint64_t due = (uint64_t)(a->v->to - a->v->from) * a->step_batches,
@@ -385,7 +387,7 @@ static mezzo_status go_back(audit *a) {
 }
 
 // --- an interval -------------------------------------------------------------------------------------------------
-// Holds what of a step has records; all ranks take part in it.
+// Holds the records of one step; all ranks take part in it.
 typedef struct wanted {
     int32_t step, validation[MZ_VAL_KINDS], sample;
 } wanted;
@@ -406,7 +408,7 @@ static mezzo_status take_records(audit *a, int64_t step, wanted *out) {
     return mz_run_follow_text(run, "what is recorded", (char *)out, sizeof *out);
 }
 
-// A step that the run logs has a record.
+// Reports a step that the run logs and that has no record.
 static void check_is_recorded(audit *a, const wanted *w) {
     const mz_training *run = &a->run;
     const bool due = run->step % run->config.log_every == 0 || run->step == run->config.steps;
@@ -550,12 +552,12 @@ static void report_other(audit *a) {
                     (long long)a->v->from + 1, (long long)a->v->to, to->ranks, e->size, to->ranks);
 }
 
-// Another device rounds otherwise, and its losses part. How far is seen from this device alone: weights that are moved
-// by the products' unit roundoff, up or down at random, change each loss by an amount of the same origin. The bound is
-// a multiple of the largest change up to the step, and what FP32 rounds off a loss.
+// Bounds losses on another device, which rounds differently. The bound is found on this device alone: weights that are
+// changed by the products' unit roundoff, up or down at random, change each loss by an amount of the same origin. It is
+// a multiple of the largest change up to the step, plus what FP32 rounds off a loss.
 enum { PERTURBED = 2, BOUND_FACTOR = 8 };
 
-// changes[k]: the largest of the k-th recorded loss.
+// Measures the changes of losses: changes[k] is the largest of the k-th recorded loss.
 static mezzo_status measure_changes(audit *a, double *changes) {
     mz_training *run = &a->run;
     const mz_records *r = &a->records;
@@ -687,7 +689,7 @@ static mezzo_status check_interval(audit *a) {
     return judge(a, findings);
 }
 
-// Chooses intervals evenly spread, the newest among them.
+// Chooses intervals at even distances, the newest among them.
 static mezzo_status choose_intervals(audit *a) {
     const int pairs = a->n_ends > 1 ? (int)a->n_ends - 1 : 0;
     const int n = a->o->intervals == 0 || a->o->intervals > pairs ? pairs : (int)a->o->intervals;

@@ -3,7 +3,7 @@
 #include "io/json.h"
 #include "io/number.h"
 
-// A line that is no record is reported once, by its number.
+// Reads the next record. A line that is no record is reported once, by its number.
 static mezzo_status read_ahead(mz_records *r) {
     const char *line;
     size_t n;
@@ -33,7 +33,7 @@ mezzo_status mz_records_open(const char *folder, int64_t from, mz_records *r) {
     MEZZO_TRY(status);
     MEZZO_TRY(read_ahead(r));
     while (r->has_ahead && r->ahead.step <= from) {
-        r->wrong_line = 0; // before the interval
+        r->wrong_line = 0; // that line stands before the interval
         MEZZO_TRY(read_ahead(r));
     }
     return MEZZO_OK;
@@ -101,7 +101,7 @@ static bool is_compared(const mz_records *r, const char *name) {
     return !r->skips_validation || strncmp(name, "val/", 4) != 0;
 }
 
-// As they are written: bytes that are no UTF-8 are not kept.
+// Compares texts as they are written: bytes that are not UTF-8 are dropped.
 static bool same_text(const char *a, const char *b) {
     mz_text x = {0}, y = {0};
     mz_json_add_text(&x, a);
@@ -182,11 +182,11 @@ void mz_records_finish(mz_records *r) {
 }
 
 // --- rollbacks ---------------------------------------------------------------------------------------------------
-typedef struct gone_back { // a record of the guard
+typedef struct gone_back { // a rollback that guard.jsonl records
     int64_t bad, to;
 } gone_back;
 
-// The newest checkpoint before a bad step that the run can have had.
+// Returns the newest checkpoint that the run can have had before a bad step.
 static int64_t checkpoint_before(int64_t bad, int64_t from, int64_t every) {
     const int64_t newest = every > 0 ? (bad - 1) / every * every : from;
     return newest > from ? newest : from;

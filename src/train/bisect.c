@@ -1,4 +1,4 @@
-// Finds the first bad step of a run after the fact, from a checkpoint on, and writes nothing.
+// Finds the first bad step of a finished run, from a checkpoint on, and writes nothing.
 #include <math.h>
 
 #include "train/run.h"
@@ -15,7 +15,8 @@ static void fill(const mz_fault *f, mezzo_bisect_result *out) {
     snprintf(out->text, sizeof out->text, "%s", f->text);
 }
 
-// Takes one step; what the guard calls bad, and overflow that the loss scale does not get rid of, ends the search.
+// Takes one step. A step that the guard calls bad ends the search; so does overflow that a lower loss scale does not
+// remove.
 static mezzo_status try_step(mz_training *run, mezzo_bisect_result *out) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;

@@ -116,7 +116,7 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
 #define MZ_KEY_C_FLOAT double
 #define MZ_KEY_C_BOOL  bool
 #define MZ_KEY_C_LIST  mezzo_list
-// One row's value. An ENUM is its name's place among `names`.
+// Reads one row's value; that of an ENUM is the index of its name among `names`.
 #define READ_VALUE(get, as, path, ctype, place)                                                                        \
     {                                                                                                                  \
         as value;                                                                                                      \
@@ -133,7 +133,7 @@ mezzo_status mezzo_config_save(const mezzo_config *config, const char *path) {
         size_t n;                                                                                                      \
         MEZZO_TRY(mz_config_get_list(values, path, out->place.at, &n));                                                \
     }
-#define READ_MAP(path, ctype, place) // read_overrides, read_groups
+#define READ_MAP(path, ctype, place) // read_overrides and read_groups read these
 
 static mezzo_status read_rows(const mz_config *values, mz_run_config *out) {
 #define CONFIG(path, type, ctype, place, fallback, min, max, names, alias, help, flags) READ_##type(path, ctype, place)
@@ -160,10 +160,10 @@ static mezzo_status read_overrides(const mezzo_config *config, mezzo_program_opt
 }
 
 // --- optimizer groups --------------------------------------------------------------------------------------------
-// Holds what a group's settings may name, and whether the kind reads it.
+// Holds what a group's settings can name, and whether the kind reads it.
 typedef struct group_setting {
     const char *name;
-    double *number; // NULL: nesterov
+    double *number; // NULL: the setting is nesterov
     bool is_read;
 } group_setting;
 
@@ -173,7 +173,7 @@ static mezzo_status bad_group(const char *pattern, const char *word, const char 
                    mz_quote(pattern).text, mz_quote(word).text, why, MZ_KIND_NAMES);
 }
 
-// Sets one key of a group, a word and its value; lr is a rate, which becomes a factor of the optimizer's.
+// Sets one key of a group from a word and its value. lr is a rate, which becomes a factor of the optimizer's.
 static mezzo_status set_in_group(mezzo_optimizer_options *o, double *lr, const char *pattern, const char *word,
                                  const char *value) {
     const mz_kind *kind = &mz_kinds[o->kind];
@@ -229,7 +229,7 @@ static mezzo_status read_group(const mezzo_optimizer_options *base, const char *
     return MEZZO_OK;
 }
 
-// Neighbouring patterns with the same settings are one group.
+// Reads groups; neighbouring patterns with the same settings are one group.
 static mezzo_status read_groups(const mezzo_config *config, mezzo_optimizer_options *out) {
     mz_group_list *list = config->groups;
     const char *before = NULL;
@@ -257,7 +257,8 @@ static mezzo_status read_groups(const mezzo_config *config, mezzo_optimizer_opti
     return MEZZO_OK;
 }
 
-// A kind that is per matrix takes the matrices of blocks, after the groups of the configuration, and AdamW the rest.
+// Splits the optimizer of a kind per matrix: it gets the matrices of blocks, after the groups of the configuration, and
+// AdamW the rest.
 static mezzo_status split_matrices(const mezzo_config *config, mezzo_optimizer_options *out) {
     mezzo_optimizer_options matrices;
     const bool splits = mz_optimizer_split_matrices(out, &matrices);
@@ -273,11 +274,11 @@ static mezzo_status split_matrices(const mezzo_config *config, mezzo_optimizer_o
     return MEZZO_OK;
 }
 
-// Keys that stand for the kind's usual values.
+// Replaces keys that mean "usual" by the kind's usual values.
 static void fill_optimizer(mz_run_config *c) {
     mezzo_optimizer_options *o = &c->optimizer, usual = mezzo_optimizer_defaults();
     mezzo_optimizer_set_kind(&usual, o->kind);
-    if (mz_kinds[o->kind].reads.orthogonal) // they are AdamW's, of the other parameters
+    if (mz_kinds[o->kind].reads.orthogonal) // they are those of AdamW, which has the other parameters
         usual.beta2 = mezzo_optimizer_defaults().beta2;
     o->beta1 = o->beta1 < 0 ? usual.beta1 : o->beta1;
     o->beta2 = o->beta2 < 0 ? usual.beta2 : o->beta2;
@@ -294,10 +295,10 @@ static mezzo_status read_keys(const mezzo_config *config, mz_run_config *out) {
     mezzo_schedule *s = &out->optimizer.schedule;
     s->min_lr = s->min_lr < 0 ? s->lr / 10 : s->min_lr;
     s->steps = s->steps == 0 ? out->steps : s->steps;
-    out->optimizer.decay_min_rank = 2; // matrices and embeddings, not biases and norms
+    out->optimizer.decay_min_rank = 2; // decays matrices and embeddings, not biases and norms
     fill_optimizer(out);
     MEZZO_TRY(split_matrices(config, &out->optimizer));
-    out->scaler.floor_patience = 0; // the loop counts skips itself, for every precision (guard.c)
+    out->scaler.floor_patience = 0; // the loop itself counts skipped steps, in every precision (guard.c)
     out->scaler.enabled = out->scaling == MZ_SCALING_ON;
     return MEZZO_OK;
 }
@@ -336,7 +337,7 @@ mz_session_options mz_run_config_session(const mz_run_config *c) {
 }
 
 // --- the model -----------------------------------------------------------------------------------
-// Returns what the data decides of the model, where nothing else does; 0 = nothing.
+// Returns the value that the data gives to a key of the model, where no other source does; 0 = none.
 static double size_of_data(const mz_model_sizes *data, const mz_model_key *key) {
     const struct {
         const char *name;
@@ -354,7 +355,7 @@ static double size_of_data(const mz_model_sizes *data, const mz_model_key *key) 
     return 0;
 }
 
-// A key that only models of ONNX files have.
+// Sets a key that only models of ONNX files have.
 static mezzo_status take_text(const char *key, const char *value, bool is_file, char *out, size_t size) {
     if (value[0] != '\0' && !is_file)
         return mz_fail(MEZZO_ERR_INVALID, "%s is set, but the model is no .onnx file: remove it", key);
@@ -408,7 +409,7 @@ mezzo_status mezzo_config_model(const mezzo_config *config, int64_t vocab, mezzo
 
 static mezzo_status put_model(mezzo_config *config, const mezzo_model_config *m, bool all) {
     char text[MZ_KEY_TEXT];
-    if (m->graph[0] != '\0') { // the others' are empty
+    if (m->graph[0] != '\0') { // the texts of other models are empty
         MEZZO_TRY(mezzo_config_set(config, "model.loss", m->loss, "resolved"));
         MEZZO_TRY(mezzo_config_set(config, "model.dims", m->dims, "resolved"));
     }
@@ -500,7 +501,7 @@ mezzo_status mz_run_config_share(mz_run_config *c, int ranks) {
     return MEZZO_OK;
 }
 
-// 0: the key is not set; 1: a file; 2: the command line.
+// Returns where a key comes from. 0: it is not set; 1: a file; 2: the command line.
 static int origin_rank(const mezzo_config *config, const char *key) {
     const char *origin = mz_config_origin(config->values, key);
     return strcmp(origin, "default") == 0 ? 0 : strncmp(origin, "--", 2) == 0 ? 2 : 1;
@@ -537,6 +538,6 @@ mezzo_status mezzo_config_check(const mezzo_config *config) {
     mz_run_config run;
     mezzo_model_config model;
     MEZZO_TRY(mz_run_config_read(config, &run));
-    // A vocabulary that no check refuses: the data is not inspected here.
+    // A vocabulary that no check refuses, because the data is not read here.
     return mz_run_config_model(&run, &(mz_model_sizes){.vocab = 256}, &model);
 }

@@ -15,7 +15,7 @@ static bool is_dw(mz_op op) {
     return op == MZ_OP_linear_dw || op == MZ_OP_grouped_linear_dw;
 }
 
-// The first two inputs of each of these are its operands.
+// Returns whether the op is a linear product; its first two inputs are its operands.
 static bool is_product(mz_op op) {
     return is_experts(op) || is_dw(op) || op == MZ_OP_linear || op == MZ_OP_linear_dx;
 }
@@ -30,7 +30,8 @@ static const mz_node *node_of(const mezzo_program *p, size_t call) {
     return &p->c.graph->nodes[p->c.node[call]];
 }
 
-// Scales of a tensor and of tiles do not depend on the direction: the same numbers are measured once in a module.
+// Returns whether a module already measures the same numbers: scales of a tensor and of square tiles do not depend on
+// the direction.
 static bool is_repeated(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_item *item) {
     if (item->how.blocks != MEZZO_BLOCKS_NONE ||
         mz_scalings[item->how.scaling].rows != mz_scalings[item->how.scaling].columns)
@@ -45,7 +46,7 @@ static bool is_repeated(const mz_counterfactual *c, const mezzo_program *p, cons
     return false;
 }
 
-// The parameter that an operand is a whole copy of; -1: none.
+// Returns the parameter that an operand is a whole copy of; -1: none.
 static int parameter_of(const mezzo_program *p, int value) {
     const mz_value *v = &p->c.graph->values[mz_value_root(p->c.graph, value)];
     const bool copies = v->kind == MZ_VALUE_PARAM || v->kind == MZ_VALUE_LOW_COPY;
@@ -133,7 +134,7 @@ static bool rounds_the_same(const mz_counterfactual_item *a, const mz_counterfac
     return a->call == b->call && a->slot == b->slot && a->master == b->master && a->via == b->via;
 }
 
-// Brings items that round the same numbers together.
+// Groups neighbouring items that round the same numbers.
 static mezzo_status group_items(mz_counterfactual *c) {
     for (size_t i = 0; i < c->n; i++) {
         mz_counterfactual_group *last = c->n_groups > 0 ? &c->groups[c->n_groups - 1] : NULL;
@@ -156,7 +157,7 @@ static mezzo_status group_items(mz_counterfactual *c) {
     return MEZZO_OK;
 }
 
-// The FP32 master of an item, as its operand's shape sees it; absent where the device does not have it so.
+// Views an item's FP32 master in its operand's shape; absent where the device does not have it in that form.
 static mz_tensor master_of(const mezzo_program *p, const mz_counterfactual_item *item, const mz_shape *shape) {
     mz_tensor master = mz_params_tensor(p->params, item->master);
     const bool same = mz_shape_equal(&master.shape, shape);
@@ -167,7 +168,7 @@ static mz_tensor master_of(const mezzo_program *p, const mz_counterfactual_item 
     return master;
 }
 
-// The numbers that a group rounds, where they lie on the device.
+// Views, on the device, the numbers that a group rounds.
 static mz_tensor numbers_of(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_item *item) {
     const mz_tensor stored = mz_program_tensor(p, node_of(p, item->call)->in[item->slot]);
     if (item->master < 0)

@@ -1,5 +1,5 @@
-// Finds what made a step bad: it replays the step, with the same data and the same randomness, on the parameters as
-// they were before, and inspects every value. And what is written down about it.
+// Finds the cause of a bad step, and writes the record of it: it replays the step, with the same data and the same
+// randomness, on the parameters as they were before, and inspects every value.
 #include <math.h>
 #include <stdarg.h>
 
@@ -31,7 +31,7 @@ static void add_counts(mz_fault *f, const mz_inspection *v) {
     mz_inspection_describe(v, f->text, sizeof f->text);
 }
 
-// A weight that no step has moved yet is not the learning rate's doing.
+// Reports the learning rate as a likely cause, unless no step has changed a weight yet.
 static void tell_rate(const mz_training *run, mz_fault *f) {
     if (run->guard.before.lr > 0)
         add(f, "; a lower --lr (now %.4g) keeps weights and activations smaller", run->guard.before.lr);
@@ -69,7 +69,7 @@ static mezzo_status check_parameters(mz_training *run, mz_fault *f) {
 void mz_guard_describe_moment(mz_training *run, int which, int index, const mz_inspection *values, mz_fault *f) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
     const char *name = o->params->list[o->index[index]].name;
-    f->parameter = true; // no batch is to blame for what the next steps would do with it
+    f->parameter = true; // the batch is not the cause: the next steps would fail, too
     begin(f, "moments", 0);
     snprintf(f->module, sizeof f->module, "%s", name);
     const char *stored = mezzo_moments_name(mz_optimizer_moments(o, which));
@@ -93,8 +93,8 @@ static mezzo_status check_moments(mz_training *run, mz_fault *f) {
 }
 
 // --- causes in the program -----------------------------------------------------------------------
-// Returns whether an override of its module alone leaves an op's format as it is: it is that of what it reads, or of
-// who reads what an op in FP32 stores.
+// Returns whether an override of its module alone leaves an op's format unchanged: the op's inputs decide it, or the
+// readers of what an op in FP32 stores.
 static bool is_from_others(const char *rule) {
     static const char *const others[] = {"follows its input", "widest of the inputs", "fp32:"};
     for (size_t i = 0; i < MZ_COUNT(others); i++)
@@ -114,7 +114,7 @@ static void tell_rule(mz_fault *f, const mz_located *found) {
         add(f, "; it is already computed in fp32: check its inputs and the data");
 }
 
-// first: the step's sample with which the micro batch begins.
+// Describes the first bad value. first: the step's sample with which the micro batch begins.
 static void describe(const mz_training *run, mz_fault *f, const mz_located *found, int64_t micro, int64_t first) {
     const char *kind = found->parameter                        ? "parameters"
                        : found->loss                           ? "loss"
@@ -132,7 +132,7 @@ static void describe(const mz_training *run, mz_fault *f, const mz_located *foun
     tell_rate(run, f);
 }
 
-// Sums over micro batches may overflow where no op's own output did.
+// Checks the gradients: sums over micro batches may overflow where no op's own output did.
 static mezzo_status check_gradients(mz_training *run, int64_t micro, mz_fault *f) {
     const mezzo_params *p = run->engine.session.params;
     for (int i = 0; i < (int)p->n && !p->scattered; i++) {
@@ -188,7 +188,7 @@ static void describe_unknown(const mz_training *run, mz_fault *f) {
                                         : "the device computed a different result the second time; check its memory");
 }
 
-// *source: its place identifies it, not the op that met it.
+// Looks for the fault. *source: where the bad value lies identifies it, not the op that read it.
 static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f, bool *source) {
     MEZZO_TRY(check_batches(run, data, f));
     if (f->text[0] == '\0')
@@ -196,11 +196,11 @@ static mezzo_status look_for_fault(mz_training *run, uint64_t data, mz_fault *f,
     if (f->text[0] == '\0' && f->kinds & MZ_BAD_MOMENTS)
         MEZZO_TRY(check_moments(run, f));
     *source = f->text[0] != '\0';
-    // A rank by itself cannot exchange rows.
+    // One rank alone cannot exchange rows.
     return *source || run->engine.session.params->exchanges ? MEZZO_OK : replay(run, data, f);
 }
 
-// Every rank looks by itself, so that each needs the parameters whole.
+// Every rank searches alone, so each needs whole parameters.
 mezzo_status mz_guard_diagnose(mz_training *run, uint64_t data, mz_fault *f) {
     f->text[0] = '\0';
     MEZZO_TRY(mz_run_gather_weights(run, true));
@@ -223,7 +223,7 @@ static void add_member(mz_text *line, const char *key, const char *value) {
 mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *action) {
     mz_text line = {0};
     mz_file *file = NULL;
-    if (run->report.metrics == NULL || !run->writes) // no folder of this run
+    if (run->report.metrics == NULL || !run->writes) // this run has no folder to write to
         return MEZZO_OK;
     char *path = mz_format("%s/guard.jsonl", run->config.out);
     mz_text_addf(&line, "{\"step\": %lld, \"micro\": %lld", (long long)f->step, (long long)f->micro);
@@ -242,11 +242,11 @@ mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *ac
     if (status == MEZZO_OK)
         status = mz_file_write(file, line.data, line.len);
     if (file != NULL)
-        mz_file_discard(file); // opened for appending: this closes
+        mz_file_discard(file); // opened for appending, so this closes it
     mz_text_free(&line);
     mz_free(path);
     MEZZO_TRY(status);
-    if (strcmp(action, "backoff") == 0) // the loss scale's business: it is written down, and needs no attention
+    if (strcmp(action, "backoff") == 0) // the loss scale handles this: it is recorded, and needs no attention
         return MEZZO_OK;
     char text[sizeof f->text + 64];
     const char *said = strcmp(action, "skip") == 0       ? "; the step was skipped"

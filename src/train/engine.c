@@ -16,7 +16,7 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
     if (device == NULL && e->device == NULL)
         MEZZO_TRY(mezzo_device_open(config->device, config->threads, &e->device));
     MEZZO_TRY(mezzo_device_describe(e->device, &e->info));
-    // A device with a queue is read one step late, so that no thread waits for it.
+    // The results of a device with a queue are read one step late, so that no thread waits for it.
     e->readout.lag = e->device->backend->queue ? 1 : 0;
     MEZZO_TRY(mezzo_precision_resolve(e->device, config->program.precision, &e->plan.program.precision,
                                       e->precision_reason, sizeof e->precision_reason));
@@ -24,7 +24,7 @@ mezzo_status mz_engine_open_device(mz_engine *e, mezzo_device *device, const mz_
     return MEZZO_OK;
 }
 
-// This rank's GPU, where the configuration leaves open which; a process that is shown one alone takes that.
+// Opens this rank's GPU, where the configuration leaves the choice; a process that sees one GPU alone takes that.
 static mezzo_status open_ranks_device(mz_engine *e, const mz_world *world, const mz_run_config *config) {
     const bool open = mz_device_name_is_open(config->device);
     char name[32];
@@ -58,7 +58,7 @@ mezzo_status mz_engine_build(mz_engine *e, const mz_run_config *config, bool out
                              .length = mz_model_sizes_of(&e->plan.model).length,
                              .outputs = outputs,
                              .documents = e->plan.form.documents};
-    e->plan.step.micro_batches = config->grad_accum; // of this rank, now that the job is known
+    e->plan.step.micro_batches = config->grad_accum; // of this rank, now that the number of ranks is known
     e->plan.rank = e->rank;
     e->plan.size = e->size;
     MEZZO_TRY(mz_session_open(e->device, &e->plan, MZ_SESSION_TRAIN | MZ_SESSION_EVAL | MZ_SESSION_STEP, &e->session));

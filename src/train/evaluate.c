@@ -14,20 +14,20 @@ typedef struct model {
     mezzo_config *config;
     mz_run_config run;
     mezzo_program_options program; // its precision resolved
-    char folder[4096], path[4096]; // the run's, the checkpoint's
+    char folder[4096], path[4096]; // of the run, and of the checkpoint
     mezzo_checkpoint checkpoint;
     mezzo_device *device;
     mz_model model;
-    mz_session session; // of parameters alone
+    mz_session session; // it has parameters alone
     mz_task *task;
-    mz_vae vae; // of a run that learns latents
+    mz_vae vae; // for a run that learns latents
 } model;
 
 static mezzo_status load_config(model *m, const char *device, const char *precision, int threads) {
     MEZZO_TRY(mz_run_folder_config(m->folder, &m->config));
     if (device != NULL)
         MEZZO_TRY(mezzo_config_set(m->config, "device.name", device, "--device"));
-    // The precision that the run resolved, not "auto" anew: the checkpoint was trained with it.
+    // The precision is the run's resolved one, in which the checkpoint was trained; "auto" could choose another here.
     if (precision == NULL && m->checkpoint.precision[0] != '\0')
         precision = m->checkpoint.precision;
     if (precision != NULL)
@@ -38,19 +38,19 @@ static mezzo_status load_config(model *m, const char *device, const char *precis
     return MEZZO_OK;
 }
 
-// Weights that the run kept in two halves are multiplied by their upper one, which is not what FP32 masters round to
-// where they lie halfway: masters are kept as the run kept them, so that losses are its own, bit for bit.
+// Returns the master format of the run. Products read the upper half of weights kept in two halves, which differs from
+// FP32 masters rounded halfway; with the run's own format losses have its bits.
 static mezzo_master master_of(const model *m) {
     const mz_precision_info *p = mz_precision(m->program.precision);
     const bool split = strcmp(m->checkpoint.master, mezzo_master_name(MEZZO_MASTER_SPLIT)) == 0;
     return split && p != NULL && p->operand == MEZZO_BF16 ? MEZZO_MASTER_SPLIT : MEZZO_MASTER_FP32;
 }
 
-// Loads the parameters of the model; programs of any batch share them.
+// Loads the parameters of the model, which programs of any batch share.
 static mezzo_status load_params(model *m) {
     const mz_session_options o = {.model = m->model,
                                   .form = {.batch = 1, .length = mz_model_sizes_of(&m->model).length, .outputs = true},
-                                  .quick_init = true, // the checkpoint has every value
+                                  .quick_init = true, // the checkpoint replaces every value
                                   .program = m->program,
                                   .master = master_of(m),
                                   .step = {.micro_batches = 1},
@@ -60,7 +60,7 @@ static mezzo_status load_params(model *m) {
     return mezzo_checkpoint_load(m->path, &m->checkpoint);
 }
 
-typedef struct opening { // what the options of all these have alike
+typedef struct opening { // the options that these calls share
     const char *path, *device, *precision;
     bool best, no_ema;
     int threads;
@@ -109,7 +109,7 @@ static mezzo_status model_open(opening o, model *m) {
     return status;
 }
 
-// The tokenizer that the run kept, or the one the run's data came with.
+// Finds the tokenizer that the run kept, or the one that came with the run's data.
 static mezzo_status tokenizer_path(const model *m, char **out) {
     *out = NULL;
     if (m->checkpoint.tokenizer[0] == '\0')
@@ -144,7 +144,7 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
     MEZZO_TRY(tokenizer_path(m, &tokenizer));
     if (o->data != NULL)
         options = (mz_task_options){.all = o->data, .labels = o->labels, .pack = options.pack};
-    options.tokenizer = NULL; // the run has one, or none: what its configuration names it took or made then
+    options.tokenizer = NULL; // the run keeps the tokenizer that its configuration named or made, or has none
     options.own = tokenizer;
     options.weights = m->folder;
     mz_stop *former = mz_stop_enter(hooks != NULL ? hooks->stop : NULL);
@@ -162,9 +162,9 @@ static mezzo_status open_program(const model *m, int64_t batch, bool outputs, me
     return mz_model_program(&m->model, &form, m->session.params, &m->program, out);
 }
 
-enum { PREDICT_STEPS = 5, PREDICT_SEED = 1 }; // of a sampler, where nothing else is asked for
+enum { PREDICT_STEPS = 5, PREDICT_SEED = 1 }; // defaults of the sampler
 
-// Predicts by a program of the whole model with its output, and of latents also by the decoder.
+// Predicts with a program of the whole model and its output; for latents the decoder follows.
 static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t batch, mz_predict *request,
                                const mezzo_hooks *hooks, mz_predicted *out) {
     mezzo_status status = MEZZO_OK;
@@ -176,7 +176,7 @@ static mezzo_status predict_by(const model *m, mezzo_program *program, int64_t b
     return status;
 }
 
-// Returns whether the pictures that are evaluated are also predicted and scored.
+// Returns whether evaluated pictures are also predicted and scored.
 static bool scores_pictures(const model *m, const mezzo_eval_options *o) {
     return mz_model_purpose(&m->model) == MEZZO_TASK_IMAGES && o->iters == 0 &&
            mz_images_describe(m->task).channels == 1;
@@ -357,7 +357,7 @@ static mezzo_status check_sample(const mezzo_sample_options *o) {
     return MEZZO_OK;
 }
 
-// A task that has no samples says so by itself.
+// Opens the sampler. A task without samples reports that itself.
 static mezzo_status open_sampler(model *m) {
     char *tokenizer;
     MEZZO_TRY(tokenizer_path(m, &tokenizer));
@@ -431,7 +431,7 @@ struct mezzo_chat {
     model m;
     mz_sample_draw draw;
     mz_answer answer;
-    json_t *messages; // the system's first, if there is one
+    json_t *messages; // the system's message first, if there is one
     bool has_system;
 };
 
@@ -473,7 +473,7 @@ mezzo_status mezzo_chat_reset(mezzo_chat *chat, const char *system) {
     return chat->has_system ? append_message(chat->messages, "system", system, strlen(system)) : MEZZO_OK;
 }
 
-typedef struct listener { // what an answer goes to: the caller and the conversation
+typedef struct listener { // where an answer goes: to the caller and to the conversation
     mezzo_text_fn write;
     void *user;
     mz_text text;
@@ -486,7 +486,8 @@ static void hear(void *user, int index, const char *text, size_t bytes) {
         l->write(l->user, index, text, bytes);
 }
 
-// A model's bytes are not UTF-8 in general, and what was cut off may end in half a character.
+// Appends an answer to the messages. A model's bytes need not be UTF-8, and an answer that was cut off may end within a
+// character.
 static mezzo_status append_answer(json_t *messages, const mz_text *text) {
     mz_text quoted = {0};
     mz_text_add(&quoted, "", 0);
@@ -514,7 +515,7 @@ mezzo_status mezzo_chat_say(mezzo_chat *chat, const char *message, const mezzo_h
     if (status == MEZZO_OK)
         status = l.text.status != MEZZO_OK ? l.text.status : append_answer(chat->messages, &l.text);
     mz_text_free(&l.text);
-    if (status != MEZZO_OK) { // as if it had not been said
+    if (status != MEZZO_OK) { // the question is dropped, as if it had not been asked
         while (json_array_size(chat->messages) > before)
             json_array_remove(chat->messages, before);
         chat->answer.first = first;

@@ -4,15 +4,15 @@
 
 #include "train/report.h"
 
-// Rows for each expert of each layer are written while they are no more numbers than this; the summaries always.
+// Rows of each expert of each layer are written up to this number of values; the summaries always are.
 enum { MOST_LOADS = 1024, SUMMARIES = 4 };
 
 struct mz_expert_load {
     int64_t layers, experts;
     int32_t *offsets; // [layers, experts + 1]
-    mz_metric *row;   // the summaries, then [layers, experts] where they are written
+    mz_metric *row;   // the summaries, then [layers, experts] where those are written
     size_t count;
-    char **names; // of the latter
+    char **names; // of the values by expert
 };
 
 static mezzo_status name_loads(mz_expert_load *load, int64_t first_layer) {
@@ -65,8 +65,8 @@ void mz_expert_load_free(mz_expert_load *load) {
     mz_free(load);
 }
 
-// A share is an expert's part of a layer's rows. Entropy -Σ share·ln(share) / ln(experts): 1 when all have the same, 0
-// when one has all.
+// Logs the use of experts. A share is an expert's part of a layer's rows. Entropy is -Σ share·ln(share) / ln(experts):
+// 1 when all have the same share, 0 when one expert has all rows.
 mezzo_status mz_expert_load_log(mz_expert_load *load, mezzo_program *program, int64_t rows, mz_metrics *metrics,
                                 int64_t step) {
     int64_t dropped = 0, experts = load->experts;

@@ -1,6 +1,6 @@
-// Computes metrics of gradients: the norm of each parameter's, their mean and maximum, and the norms of parts of the
-// model. And the share of FP16 values of backward that underflow. Taken when a row is written, from gradients that
-// still lie where the step left them, with the loss scale that the optimizer's state names.
+// Computes metrics of gradients: the norm of each parameter's, their mean and maximum, the norms of parts of the model,
+// and the share of FP16 values of backward that underflow. It runs when a row is written, on gradients that still lie
+// where the step left them, with the loss scale in the optimizer's state.
 #include <math.h>
 
 #include "optim/optimizer.h"
@@ -10,25 +10,25 @@
 enum { MOST_GROUPS = 256, SUMMARIES = 4 };
 
 struct mz_gradient_norms {
-    mz_opt_state *d_states; // device [n]: grad_stats writes a norm into each
-    mz_opt_state *states;   // host
+    mz_opt_state *d_states; // on the device [n]: grad_stats writes a norm into each
+    mz_opt_state *states;   // the same on the host
     mz_prepared prepared;
     mz_call *calls; // [n]
     mz_update_attrs update;
     void *scratch;
-    mz_sequence *sequence;            // of the calls
-    const mezzo_optimizer *optimizer; // with ranks; borrowed, as they are
+    mz_sequence *sequence;            // runs the calls
+    const mezzo_optimizer *optimizer; // set with ranks; both are borrowed
     mz_ranks *ranks;
     double *norms; // [n]
     int n, n_groups;
     int *group;     // [n]
     double *sums;   // [n_groups]
-    mz_metric *row; // summaries, then groups
-    char **names;   // of groups
+    mz_metric *row; // summaries, then parts
+    char **names;   // of parts
 };
 
-// "h.0.attn.c_attn.weight" is part of "h.0", "wte.weight" of "wte": up to and with the first number, else the first
-// word.
+// Returns the length of a parameter's part of the model: up to the first number in its name, else its first word.
+// "h.0.attn.c_attn.weight" belongs to "h.0", "wte.weight" to "wte".
 static size_t part_of(const char *name) {
     size_t first = strcspn(name, ".");
     for (size_t at = 0; name[at] != '\0';) {
@@ -59,7 +59,7 @@ static mezzo_status make_groups(mz_gradient_norms *g, const mezzo_optimizer *opt
     return MEZZO_OK;
 }
 
-// grad_stats of one parameter each: the optimizer's own call with one segment and a state of its own.
+// Makes a grad_stats call for each parameter: the optimizer's own call with one segment and a state of its own.
 static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt) {
     const mz_backend *b = opt->device->backend;
     g->update.keeps_scale = true;
@@ -67,7 +67,7 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
         mz_call *call = &g->calls[i];
         *call = opt->stats.call;
         call->attrs.update = &g->update;
-        call->in[1] = mz_tensor_f32(&opt->d_state->scale, 1); // that they still are multiplied by, after a step
+        call->in[1] = mz_tensor_f32(&opt->d_state->scale, 1); // after a step they are still multiplied by it
         call->numerics = (mz_numerics){MEZZO_F32, MEZZO_F32, MEZZO_F64};
         call->in[0] = mz_tensor_segments(opt->params, (mz_segment *)opt->d_segments + i, 1);
         call->out[1] = mz_tensor_bytes(g->d_states + i, sizeof *g->d_states);
@@ -140,8 +140,8 @@ static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {
     return MEZZO_OK;
 }
 
-// FP16's subnormal numbers, which have lost bits, among the values of backward that are not zero. NaN: nothing in FP16
-// is sampled.
+// Returns the share of FP16's subnormal numbers, which have lost bits, among backward's values other than zero. NaN: no
+// FP16 value is sampled.
 static double underflow_share(const mezzo_program *p) {
     int64_t tiny = 0, all = 0;
     for (size_t i = 0; i < p->n_monitored; i++) {

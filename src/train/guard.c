@@ -1,5 +1,5 @@
-// Handles bad steps: which tensors are checked, which overflows are FP16's ordinary search for a scale, what happens to
-// others.
+// Handles bad steps: decides which tensors are checked, which overflows belong to FP16's ordinary search for a scale,
+// and what follows others.
 #include "train/guard.h"
 
 #include <math.h>
@@ -7,14 +7,14 @@
 #include "train/run.h"
 #include "backend/inspect.h"
 
-// FP16 finds its scale by overflowing: while the scale can fall, only this many times max_skips in a row are an error.
+// FP16 finds its scale by overflows: while the scale can fall, only this multiple of max_skips in a row is an error.
 #define SEARCH_FACTOR     3
-// Values of backward that are inspected for their underflow, where the format is FP16.
+// The number of backward's values whose underflow is inspected, where the format is FP16.
 #define GRADIENTS_SAMPLED 4
 
 mezzo_status mz_guard_open(mz_training *run) {
     const mz_run_config *c = &run->config;
-    bool stops = run->bisecting && c->guard_policy == MZ_GUARD_OFF; // a search without a guard would find nothing
+    bool stops = run->bisecting && c->guard_policy == MZ_GUARD_OFF; // without a guard a search would find nothing
     run->guard.policy = stops ? MZ_GUARD_STOP : (int)c->guard_policy;
     run->guard.on = run->guard.policy != MZ_GUARD_OFF;
     if (c->guard_spike != MZ_SPIKE_OFF)
@@ -63,7 +63,7 @@ mezzo_status mz_guard_bad_batch(mz_training *run) {
 }
 
 // --- parameters ----------------------------------------------------------------------------------
-// n elements of one format as `parts` inputs of the call.
+// Adds n elements of one format as `parts` inputs of the call.
 static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
     int64_t n = mz_shape_count(&flat->shape), part = (int64_t)mz_align_up((size_t)(n / parts + 1), 32);
     for (int64_t from = 0; from < n; from += part) {
@@ -74,8 +74,7 @@ static void add_parts(mz_call *call, const mz_tensor *flat, int parts) {
     }
 }
 
-// Inspects every FP32 master, of frozen parameters too, and the low copies that stand for the others, where there are
-// such.
+// Inspects every FP32 master, frozen parameters included, and the low copies that serve as the other masters.
 static mezzo_status look_at_parameters(mz_training *run) {
     const mezzo_params *p = run->engine.session.params;
     mz_call call = {.op = MZ_OP_inspect, .n_out = 2, .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
@@ -135,7 +134,7 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
         for (int i = 0; i < o->n; i++)
             for (size_t k = o->begin[i]; k < o->begin[i + 1]; k++) {
                 const mz_segment *s = &o->segments[k];
-                if (s->count == 0 || mz_optimizer_moment_name(o, m, i) == NULL) // another rank's, or none
+                if (s->count == 0 || mz_optimizer_moment_name(o, m, i) == NULL) // another rank's moment, or none
                     continue;
                 mz_tensor moment = mz_optimizer_moment_view(o, m, s->state_offset + s->first, s->count);
                 MEZZO_TRY(mz_program_inspect(run->engine.session.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));
@@ -163,8 +162,8 @@ static uint64_t end_of(const mz_training *run, int64_t step) {
     return run->guard.begin[step & 1] + mz_run_batches(run);
 }
 
-// Back to the end of the bad step, whatever was put into the queue since: those steps moved nothing. The optimizer's
-// state is that of before the step, and nothing is halted any more.
+// Goes back to the end of the bad step; steps that were queued since changed nothing. The optimizer's state is that
+// before the step, and nothing is halted any more.
 static mezzo_status rewind_to(mz_training *run, int64_t bad, bool count) {
     mz_guard *g = &run->guard;
     run->step = bad;
@@ -190,7 +189,7 @@ static mezzo_status roll_back(mz_training *run, const mz_fault *fault) {
     mz_guard *g = &run->guard;
     if (g->rollbacks_here >= run->config.guard_max_rollbacks) {
         MEZZO_TRY(mz_guard_record(run, fault, "stop"));
-        bool halted = fault->kinds != 0; // a jump was seen when its step had moved on
+        bool halted = fault->kinds != 0; // a jump is found after its step has changed the weights
         return mz_guard_stop(run, fault, halted, halted && !fault->parameter);
     }
     MEZZO_TRY(mz_guard_record(run, fault, "rollback"));
@@ -199,7 +198,7 @@ static mezzo_status roll_back(mz_training *run, const mz_fault *fault) {
 
 static mezzo_status act(mz_training *run, const mz_fault *fault) {
     int policy = run->guard.policy;
-    if (policy == MZ_GUARD_SKIP && fault->parameter) // no batch is to blame, and none would go well
+    if (policy == MZ_GUARD_SKIP && fault->parameter) // the batch is not the cause, and no other batch would help
         policy = run->config.checkpoint_every >= 0 && mz_guard_can_roll_back(run) ? MZ_GUARD_ROLLBACK : MZ_GUARD_STOP;
     if (policy == MZ_GUARD_ROLLBACK)
         return roll_back(run, fault);
@@ -209,7 +208,7 @@ static mezzo_status act(mz_training *run, const mz_fault *fault) {
     return mz_guard_stop(run, fault, true, !fault->parameter);
 }
 
-// Everything has stood still since this step.
+// Handles a bad step; nothing has changed on the device since.
 static mezzo_status bad_step(mz_training *run) {
     mz_guard *g = &run->guard;
     const mz_step_report *last = &run->engine.readout.last;
@@ -245,7 +244,7 @@ static mezzo_status name_overflow(mz_training *run, mz_fault *fault) {
     float now;
     MEZZO_TRY(run->engine.device->backend->read(run->engine.device, &now,
                                                 &run->engine.session.scaler->head.block->scale, sizeof now));
-    // Replayed with the scale it happened with. Where reports come late, the weights may be a step further.
+    // The replay uses the scale of the overflow. Where results are read late, the weights may be one step further.
     MEZZO_TRY(mezzo_scaler_set_scale(run->engine.session.scaler, (double)g->scale));
     MEZZO_TRY(mz_guard_diagnose(run, g->begin[fault->step & 1], fault));
     return mezzo_scaler_set_scale(run->engine.session.scaler, (double)now);
@@ -257,11 +256,11 @@ static mezzo_status overflow(mz_training *run) {
     const mz_update_attrs *scaler = &run->engine.session.scaler->update;
     mz_fault fault = {.step = last->step, .kinds = MZ_BAD_GRADIENTS, .kind = "overflow"};
     bool at_floor = scaler->enabled && scaler->min_scale > 0 && (double)last->scaler.scale <= scaler->min_scale;
-    g->before = last->state; // the scaler skipped it: that is what this step was
+    g->before = last->state; // the scaler skipped this step
     g->in_a_row++;
     g->floor_in_a_row = at_floor ? g->floor_in_a_row + 1 : 0;
-    // A scale that has not worked yet is being tried; one that has should not overflow.
-    // Without a scale every one is trouble, which the guard sees to, but where it is off.
+    // A scale that has not worked yet is under trial; one that has worked should not overflow. Without a scale every
+    // overflow is a fault, which the guard handles, unless it is off.
     bool unexplained = g->in_a_row == 1 && (!scaler->enabled || g->scale <= g->worked_scale);
     int64_t most = run->config.max_skips, search = scaler->enabled ? SEARCH_FACTOR * most : most;
     bool hopeless = most > 0 && (g->floor_in_a_row >= most || g->in_a_row >= search);
@@ -299,11 +298,11 @@ static void good_step(mz_guard *g, const mz_step_report *last) {
 }
 
 // --- moments that a step overflowed ----------------------------------------------------------------
-// Finite gradients may have squares that are not: the step that brought one has moved already, so that only an older
-// checkpoint helps. The norm, which is read anyway, shows when there is something to look for.
+// Looks for moments that are not finite: finite gradients may have squares that overflow. That step has already changed
+// the weights, so only an older checkpoint helps. The norm, which is read anyway, shows when a search is due.
 static mezzo_status look_for_bad_moment(mz_training *run) {
     const mz_step_report *last = &run->engine.readout.last;
-    const double worth_a_look = 1e14; // its square is below the limit by a factor of 100, for (1 - beta2)
+    const double worth_a_look = 1e14; // the norm's square is below the limit by a factor of 100, for (1 - beta2)
     if (!run->guard.on || !(last->state.norm * last->state.last_clip > worth_a_look))
         return MEZZO_OK;
     mz_inspection values;
@@ -335,5 +334,5 @@ mezzo_status mz_run_guard(mz_training *run) {
     good_step(g, last);
     int64_t step = last->step;
     MEZZO_TRY(look_for_bad_moment(run));
-    return last->step == step ? look_for_jump(run) : MEZZO_OK; // else rolled back
+    return last->step == step ? look_for_jump(run) : MEZZO_OK; // otherwise the run was rolled back
 }

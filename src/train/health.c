@@ -6,20 +6,21 @@
 
 #include "io/file.h"
 
-// The rules' numbers. docs/guard.md repeats them; tests/unit/test_health.c holds each at its edge.
-static const double SKIPS_PER_THOUSAND = 10; // of the steps that the kept rows span, the first 100 of a run left out
-static const int64_t SEARCH_STEPS = 100;     // a new run's scale looks for its place
-static const double LEAST_SKIPS = 3;         // with a loss scale: one or two are its way of finding its ceiling
-static const double LEAST_SCALE = 16;        // a scale below it holds little: 2^4
+// The rules' constants. docs/guard.md repeats them; tests/unit/test_health.c checks each at its limit.
+static const double SKIPS_PER_THOUSAND = 10; // among the steps that the kept rows span, without the first 100 of a run
+static const int64_t SEARCH_STEPS = 100;     // steps in which a new run's scale is searched for
+static const double LEAST_SKIPS = 3;         // with a loss scale: one or two skips are how it finds its ceiling
+static const double LEAST_SCALE = 16;        // a lower scale (2^4) protects few gradients
 static const double COLLAPSE = 1.0 / 1024;   // of the largest scale so far
-static const double MOST_UNDERFLOW = 0.05;   // of the gradients that are not zero
-static const double MOST_SATURATED = 0.1;    // of the steps of a tensor, over 200 and more
+static const double MOST_UNDERFLOW = 0.05;   // of the gradients other than zero
+static const double MOST_SATURATED = 0.1;    // of a tensor's last 200 steps or more
 static const double JUMP_SCORE = 8;          // robust deviations
-static const double JUMPS_PER_HUNDRED = 2;   // rows with such a jump, and at least three
+static const double JUMPS_PER_HUNDRED = 2;   // rows with such a jump, and at least three of them
 static const int64_t FEW_REPORTS = 16,
-                     MANY_REPORTS = 32;   // with fewer than the first there is no verdict; noise is small
-static const double CLEARLY_ABOVE = 0.02; // of a loss, where reports are few
-static const double RISE = 3;             // of the older quarter's deviations by which the newest quarter lies above it
+                     MANY_REPORTS = 32;   // with fewer than the first there is no verdict; with as many as the second
+                                          // noise is small
+static const double CLEARLY_ABOVE = 0.02; // relative difference of losses, where reports are few
+static const double RISE = 3;             // deviations of the older quarter by which the newest quarter lies above it
 
 mezzo_status mz_health_begin(mz_health *h) {
     *h = (mz_health){.val_loss = (double)NAN,
@@ -40,7 +41,7 @@ void mz_health_add(mz_health *h, const mz_health_row *row) {
         h->val_loss = row->val_loss;
         h->val_bad = !isfinite(row->val_loss);
     }
-    if (isfinite(row->underflow)) // in metrics.jsonl it has a row of its own
+    if (isfinite(row->underflow)) // metrics.jsonl has it in a row of its own
         h->underflow = isnan(h->underflow) ? row->underflow : 0.9 * h->underflow + 0.1 * row->underflow;
     if (isfinite(row->chance) && row->chance > 0)
         h->chance = row->chance;
@@ -76,7 +77,7 @@ static int64_t kept(const mz_health *h) {
     return h->rows < MZ_HEALTH_KEPT ? h->rows : MZ_HEALTH_KEPT;
 }
 
-static size_t back(const mz_health *h, int64_t i) { // the i-th row from the newest, which is 0
+static size_t back(const mz_health *h, int64_t i) { // returns the index of the i-th row from the newest, which is 0
     return (size_t)((h->rows - 1 - i) % MZ_HEALTH_KEPT);
 }
 
@@ -87,7 +88,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Median of the finite losses of rows [from, to) from the newest, and how far they lie from it.
+// Returns the median of the finite losses of rows [from, to), counted from the newest, and their deviation from it.
 static double median_of(const mz_health *h, int64_t from, int64_t to, double *deviation) {
     double values[MZ_HEALTH_KEPT];
     size_t n = 0;
@@ -106,7 +107,8 @@ static double median_of(const mz_health *h, int64_t from, int64_t to, double *de
     return middle;
 }
 
-// Skipped steps per thousand over the kept rows, from the end of the scale's search on; and how many they are.
+// Returns skipped steps per thousand over the kept rows, from the end of the scale's search on, and *count, their
+// number.
 static double skips_per_thousand(const mz_health *h, double *count) {
     int64_t oldest = kept(h) - 1;
     while (oldest > 0 && h->steps[back(h, oldest)] < SEARCH_STEPS)
@@ -165,18 +167,18 @@ static void check_loss(const mz_health *h, verdict *v) {
         complain(v, "the loss is rising, from %.4g to %.4g: lower --lr", before, now);
 }
 
-// Returns whether the newest quarter of the reports shows that something was learned: docs/guard.md.
+// Checks whether the newest quarter of the reports shows that the model has learned (docs/guard.md).
 static void check_learning(const mz_health *h, verdict *v) {
     double spread, all;
     const int64_t rows = kept(h);
     int64_t newest = rows < 4 ? 1 : rows / 4;
     double now = median_of(h, 0, newest, &spread);
-    while (isnan(now) && newest < rows) // the newest finite ones
+    while (isnan(now) && newest < rows) // goes to the newest finite losses
         now = median_of(h, 0, ++newest, &spread);
     const double first = h->first_loss;
     if (h->val_bad)
         complain(v, "the last validation loss is not finite: guard.jsonl names the op");
-    const bool taken = 2 * h->skipped[back(h, 0)] <= (double)h->step; // most of the steps moved something
+    const bool taken = 2 * h->skipped[back(h, 0)] <= (double)h->step; // most of the steps changed the weights
     if (!isfinite(now) || !isfinite(first) || !taken || v->sick)
         return;
     (void)median_of(h, 0, rows, &all);
@@ -214,7 +216,7 @@ static void check_scale(const mz_health *h, verdict *v) {
                  100 * h->underflow);
 }
 
-// "h.3.mlp.c_fc.dy" is of the module h.3.mlp.c_fc.
+// Checks saturation; the tensor "h.3.mlp.c_fc.dy" belongs to the module h.3.mlp.c_fc.
 static void check_saturation(const mz_health *h, verdict *v) {
     const char *role = strrchr(h->tensor, '.');
     if (h->saturated > MOST_SATURATED)
@@ -240,7 +242,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     say(&v, "healthy: %lld steps, loss about %.4g", (long long)h->step, median_of(h, 0, quarter, &spread));
     if (isfinite(h->val_loss))
         say(&v, ", validation %.4g", h->val_loss);
-    // The steps after the oldest row; that of the run's first step is all there was.
+    // Counts the steps after the oldest row; the row of the run's first step counts that step alone.
     const size_t oldest = back(h, rows - 1);
     const bool whole = h->steps[oldest] <= 1;
     double skips = h->skipped[back(h, 0)] - (whole ? 0 : h->skipped[oldest]), late;
@@ -248,7 +250,7 @@ bool mz_health_verdict(const mz_health *h, char *line, size_t size) {
     steps = steps > 0 ? steps : 1;
     say(&v, ", %.0f skip%s in the last %lld step%s", skips, skips == 1 ? "" : "s", (long long)steps,
         steps == 1 ? "" : "s");
-    // Most of them in the first steps: the verdict leaves those out.
+    // Where most of them are in the first steps, the verdict leaves those out.
     if (h->scaling && 1000 * skips > SKIPS_PER_THOUSAND * (double)steps &&
         2 * skips_per_thousand(h, &late) * (double)steps < 1000 * skips)
         say(&v, " while the loss scale settled");
@@ -269,12 +271,12 @@ static double number_of(const mz_record *record, const char *name) {
     return mz_metric_as_number(mz_record_find(record, name));
 }
 
-static const char *text_of(const mz_record *record, const char *name) { // "" where there is none
+static const char *text_of(const mz_record *record, const char *name) { // returns "" where there is none
     const mz_metric *value = mz_record_find(record, name);
     return value != NULL && value->kind == MZ_METRIC_TEXT ? value->text : "";
 }
 
-// Returns whether the precision is one that is trained with a loss scale.
+// Returns whether runs in this precision use a loss scale.
 static bool scales_loss(const char *name) {
     mezzo_precision known;
     return mezzo_precision_parse(name, &known) == MEZZO_OK && mezzo_precision_needs_loss_scale(known);

@@ -146,7 +146,7 @@ static bool is_target(const mz_inject *f, const mezzo_program *p, size_t call) {
     if (f->target != MZ_AT_OP || strcmp(mz_op_table[n->op].name, f->op) != 0 ||
         strcmp(g->modules[n->module], f->name) != 0)
         return false;
-    for (size_t i = 0; i < call; i++) { // the first of its kind
+    for (size_t i = 0; i < call; i++) { // the first call of this op
         const mz_node *before = &g->nodes[p->c.node[i]];
         if (before->op == n->op && before->module == n->module)
             return false;
@@ -171,7 +171,7 @@ static mezzo_status after_call(void *user, mezzo_program *p, size_t call) {
     return poison(f, p->device, &out);
 }
 
-// A value that no model takes, into the first input.
+// Puts a value that no model accepts into the first input.
 static void spoil_batch(void *user, mz_examples *examples) {
     mz_inject *f = user;
     mz_input *in = &examples->input[0];
@@ -186,15 +186,15 @@ static void spoil_batch(void *user, mz_examples *examples) {
         ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : f->kind == MZ_INJECT_INF ? INFINITY : 1e20f;
 }
 
-// Of memory of the host: ranks on CPUs.
+// Faults in collectives change memory of the host, so these ranks run on CPUs.
 static _Thread_local struct {
     mz_inject *fault;
     mezzo_status (*run)(mz_comm *comm, mezzo_device *device, const mz_collective *what);
-    int64_t step, n; // collectives of the step so far
-    // The one that was hit first, so that a flap finds it in the next computations of the step.
+    int64_t step, n; // collectives of the present step so far
+    // The collective that was hit first, so that a flap finds it in the next computations of the step.
     const mz_collective *hit;
     int64_t micro;
-    bool early; // before the update
+    bool early; // the flip comes before the update
 } exchange;
 
 static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_collective *what) {
@@ -220,7 +220,7 @@ static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_c
     mz_tensor t = mz_tensor_bytes(what->recv, received);
     const char *bytes = what->recv;
     for (size_t i = 0; f->rains && i < received && bytes[(size_t)f->element / 8 % received] == 0; i++)
-        f->element += 8; // past padding
+        f->element += 8; // skips padding
     f->met = true;
     f->data = f->now_data;
     snprintf(f->op, sizeof f->op, "collective");
@@ -270,13 +270,13 @@ static mezzo_status add_bytes(mezzo_device *device, const void *at, size_t bytes
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     const mezzo_status status = bytes > 0 ? device->backend->read(device, host, at, bytes) : MEZZO_OK;
     for (size_t i = 0; i < bytes / sizeof *host && device->backend->queue; i++)
-        host[i] = host[i] == 0x80000000u ? 0 : host[i]; // the sign of a zero, which a replay does not see there
+        host[i] = host[i] == 0x80000000u ? 0 : host[i]; // the sign of a zero, which a replay does not compare there
     *crc = mz_crc32c(*crc, host, bytes);
     mz_free(host);
     return status;
 }
 
-// What this rank knows of the gradients: its own shards where the ranks have added them, else all of them.
+// Adds the gradients that this rank has to a checksum: its own shards where the ranks have summed them, else all.
 static mezzo_status add_gradients(mz_training *run, uint32_t *crc) {
     const mezzo_params *p = run->engine.session.params;
     const mezzo_optimizer *o = run->engine.session.optimizer;
@@ -311,7 +311,7 @@ static mezzo_status add_state(mz_training *run, uint32_t *crc) {
     return add_bytes(d, o->d_state, sizeof *o->d_state, crc);
 }
 
-// Compares what the first two computations of the step left, beside the replay's own comparison.
+// Compares what the first two computations of the step left, independently of the replay's own comparison.
 static mezzo_status look(mz_training *run, bool update) {
     mz_inject *f = &run->inject;
     uint32_t crc = 0;
@@ -332,7 +332,7 @@ static mezzo_status inject_open(mz_training *run) {
         run->engine.readout.lag = lag;
     if (what == NULL)
         return MEZZO_OK;
-    const char *rank = getenv("MEZZO_INJECT_RANK"); // of the options, which all ranks have, only this one's
+    const char *rank = getenv("MEZZO_INJECT_RANK"); // all ranks have the option, and it applies to this rank alone
     if (rank != NULL && atoi(rank) != run->engine.rank)
         return MEZZO_OK;
     MEZZO_TRY(parse(what, f));
@@ -356,7 +356,7 @@ static mezzo_status inject_open(mz_training *run) {
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->engine.session.train->hook = after_call;
         run->engine.session.train->hook_user = f;
-        run->engine.session.train->hook_keeps_pairs = true; // which may round otherwise than their calls
+        run->engine.session.train->hook_keeps_pairs = true; // a pair's kernel may round differently from its two calls
     }
     return MEZZO_OK;
 }
@@ -383,7 +383,7 @@ static mz_tensor of_parameter(const mz_training *run, float *buffer) {
     return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape, .storage = p->storage};
 }
 
-// The optimizer's first of the fault's parameter, and how many moments that has.
+// Finds the optimizer's first segment of the fault's parameter, and how many moments the parameter has.
 static bool segment_of(const mz_training *run, const mz_segment **out, int *moments) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
     const int param = mezzo_params_find(run->engine.session.params, run->inject.name);
@@ -410,7 +410,7 @@ static mezzo_status inject_gradient(mz_training *run) {
     mz_tensor t = of_parameter(run, p->grad);
     const mz_segment *s = NULL;
     int moments;
-    if (p->scattered && (!segment_of(run, &s, &moments) || s->count == 0)) // another rank's
+    if (p->scattered && (!segment_of(run, &s, &moments) || s->count == 0)) // it belongs to another rank
         return MEZZO_OK;
     if (p->scattered)
         t = mz_tensor_f32(p->grad + (s->offset - s->grad_shift + s->first), s->count);
@@ -426,7 +426,7 @@ static mezzo_status poison_moment(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID, "inject: the optimizer has no moment of %s", f->name);
     f->met = true;
     f->data = f->now_data;
-    if (s->count == 0) // another rank's
+    if (s->count == 0) // it belongs to another rank
         return MEZZO_OK;
     mz_tensor t = mz_optimizer_moment_view(o, moments - 1, s->state_offset + s->first, s->count);
     return poison(f, run->engine.device, &t);
@@ -441,7 +441,7 @@ static mezzo_status inject_parameter(mz_training *run) {
     f->met = true;
     f->data = f->now_data;
     mz_tensor t = mz_params_tensor(run->engine.session.params, mezzo_params_find(run->engine.session.params, f->name));
-    if (!mz_present(&t)) // another rank's
+    if (!mz_present(&t)) // it belongs to another rank
         return MEZZO_OK;
     MEZZO_TRY(poison(f, run->engine.device, &t));
     return mz_params_refresh(run->engine.session.params);
@@ -494,7 +494,7 @@ static mezzo_status inject_disk(mz_training *run, bool before) {
 
 // --- lookup --------------------------------------------------------------------------------------
 static mezzo_status choose_storage(mezzo_device *device) {
-    const char *storage = getenv("MEZZO_STORAGE"); // how to store axes
+    const char *storage = getenv("MEZZO_STORAGE"); // the storage policy of axes
     if (storage != NULL && !mz_policy_parse(storage, &device->storage))
         return mz_fail(MEZZO_ERR_INVALID, "MEZZO_STORAGE is not understood: \"%s\"", storage);
     return MEZZO_OK;

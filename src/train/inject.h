@@ -1,20 +1,24 @@
-// Puts in faults on purpose, for tests: only in a program that is linked with src/train/inject.c. A fault is a function
-// of step and micro batch, so that a step that is replayed has it again; one that was left out by skipping its batch
-// or by a rollback past it has not.    KIND@STEP[.MICRO]:TARGET[#ELEMENT]      KIND nan, inf or huge (1e20), flip (one
-// bit, in the first computation alone), flap (one bit, in the first and the third computation of the same thing): of
-// these two, ELEMENT counts bits; STEP and MICRO from 1; ELEMENT modulo the tensor's size   TARGET  batch          a
-// token out of range           loss the loss, when it is there           call/N         the first output of the
-// program's N-th call (modulo their number), when it is written           MODULE/OP      likewise, of the first call of
-// that op in that module: h.0.attn/attention           grad/NAME      the gradient of a parameter, after the micro
-// batch param/NAME a parameter (and what was rounded from it), before the step           moment/NAME    the optimizer's
-// last moment of a parameter (AdamW's exp_avg_sq), before the step           disk/NAME      a parameter in the
-// checkpoint of that step update/NAME    a parameter after the update, before the next computation of the same one
-// sum/N          what this rank receives of the step's N-th collective (modulo 16); RANK is MICRO
-// flip@0:call/0#SEED     a flip in every step, at a call, micro batch and bit that are drawn: likewise flap,
-// update/NAME (of any parameter) and sum/0. The file that MEZZO_INJECT_ROWS names gets a line for each:
-// step,op,module,changed, the last being whether a gradient, or in an update anything, differs between the first two
-// computations of the step. drop@STEP.N:batch      leaves the batches of N steps out, from that one on: what a run is
-// like that never saw them halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
+// Injects faults on purpose, for tests, in programs that are linked with src/train/inject.c. A fault is a function of
+// step and micro batch, so a step that is replayed has it again; a step whose batch was skipped, or that a rollback
+// went past, does not.
+//
+// KIND@STEP[.MICRO]:TARGET[#ELEMENT]
+//
+// KIND nan, inf or huge (1e20); flip (one bit, in the first computation alone); flap (one bit, in the first and the
+// third computation): for these two ELEMENT counts bits. STEP and MICRO count from 1; ELEMENT is taken modulo the
+// tensor's size.
+// TARGET batch: a token out of range. loss: the loss, once it exists. call/N: the first output of the program's N-th
+// call (modulo their number), once it is written. MODULE/OP: likewise, of the first call of that op in that module:
+// h.0.attn/attention. grad/NAME: the gradient of a parameter, after the micro batch. param/NAME: a parameter (and
+// copies rounded from it), before the step. moment/NAME: the optimizer's last moment of a parameter (AdamW's
+// exp_avg_sq), before the step. disk/NAME: a parameter in the checkpoint of that step. update/NAME: a parameter after
+// the update, before the next computation of the same one. sum/N: what this rank receives of the step's N-th collective
+// (modulo 16); RANK is MICRO.
+// flip@0:call/0#SEED: a flip in every step, at a call, micro batch and bit that are drawn; likewise flap, update/NAME
+// (of any parameter) and sum/0. The file that MEZZO_INJECT_ROWS names gets a line for each: step,op,module,changed; the
+// last says whether a gradient, or in an update any number, differs between the first two computations of the step.
+// drop@STEP.N:batch: leaves out the batches of N steps from that one on, as in a run that never saw them.
+// halve@STEP.N:batch: likewise, and halves the loss scale there, as a rollback does.
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
@@ -46,34 +50,37 @@ typedef struct mz_inject {
         MZ_AT_SUM
     } target;
     int64_t step, micro, element;
-    uint64_t data; // where the data of that step began, when it was first met: later batches are not hit
+    uint64_t data; // where the data of that step began in its first computation; later batches are not hit
     bool met;
-    int64_t visits; // flap: computations of the step so far
-    bool rains;     // STEP was 0
+    int64_t visits; // flap: number of computations of the step so far
+    bool rains;     // STEP was 0: every step is hit
     uint64_t seed;
-    int64_t exchanges;        // collectives of a step without a difference; 0: not known
-    int64_t looks[2];         // at gradients and at what an update left, in this step
-    uint32_t crc[2];          // of the first look
-    bool changed;             // the second look saw something else
-    int64_t differed;         // of mz_replay, before this step
-    int64_t changes, missed;  // steps so far that a flip changed; of these, steps that the replay found alike
-    char name[128];           // parameter, or module
-    char op[32], module[128]; // of the call that was hit; op: or is to be
+    int64_t exchanges;        // the collectives of a step without a difference; 0: not known
+    int64_t looks[2];         // comparisons of gradients, and of what an update left, in this step
+    uint32_t crc[2];          // checksums of the first comparison
+    bool changed;             // the second comparison found a difference
+    int64_t differed;         // mz_replay's count before this step
+    int64_t changes, missed;  // steps that a flip has changed; how many of these the replay found equal
+    char name[128];           // of the parameter or module
+    char op[32], module[128]; // of the call that was hit; op may also be the one to hit
     size_t call;
     int64_t now_step, now_micro;
     uint64_t now_data;
 } mz_inject;
 
-// Holds what a run calls where a fault may strike. NULL, but in programs that are linked with src/train/inject.c.
+// Holds the functions that a run calls where a fault may strike; NULL unless the program is linked with
+// src/train/inject.c.
 typedef struct mz_injections {
     mezzo_status (*open)(struct mz_training *run);
     void (*close)(struct mz_training *run);
-    void (*at)(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // what runs now; micro from 0
+    void (*at)(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // names what runs now; micro from
+                                                                                     // 0
     mezzo_status (*gradient)(struct mz_training *run);
     mezzo_status (*parameter)(struct mz_training *run);
     mezzo_status (*drop)(struct mz_training *run, int64_t step);
-    mezzo_status (*update)(struct mz_training *run);            // after an update
-    mezzo_status (*disk)(struct mz_training *run, bool before); // around a save: spoils the parameter, and mends it
+    mezzo_status (*update)(struct mz_training *run);            // called after an update
+    mezzo_status (*disk)(struct mz_training *run, bool before); // called around a save: changes the parameter, and
+                                                                // restores it
 } mz_injections;
 extern const mz_injections *mz_injecting;
 
@@ -88,12 +95,12 @@ extern const mz_injections *mz_injecting;
     (mz_injecting != NULL ? mz_injecting->at((run), (step), (micro), (data) + (uint64_t)(micro)) : (void)0)
 
 // --- inject.c ------------------------------------------------------------------------------------
-// The fault of the next run that is opened by this thread; NULL: none. The text is kept by the caller.
+// Sets the fault of the next run that this thread opens; NULL: none. The caller keeps the text.
 void mz_inject_next(const char *what);
-// Runs that this thread opens read steps so late, 0 or 1, as on a device with a queue; -1: as the device does.
+// Makes runs that this thread opens read steps late by 0 or 1, as on a device with a queue; -1: as the device does.
 void mz_inject_lag(int lag);
-// The fault of the run that this thread closed last: `met` where it struck; op and module of the call, "" where it hit
-// none.
+// Returns the fault of the run that this thread closed last: `met` where it struck; op and module of the call, "" where
+// it hit none.
 const mz_inject *mz_inject_last(void);
 
 #endif

@@ -18,7 +18,7 @@ enum { ENCODE_BATCH = 8, JSON_BYTES = 1 << 16 };
 static mezzo_status load(mz_vae *vae, mezzo_checkpoint *checkpoint) {
     const mz_session_options o = {.model = vae->model,
                                   .form = {.batch = 1, .length = 1, .outputs = true},
-                                  .quick_init = true, // the checkpoint has every value
+                                  .quick_init = true, // the checkpoint replaces every value
                                   .step = {.micro_batches = 1},
                                   .size = 1};
     MEZZO_TRY(mz_session_open(vae->device, &o, MZ_SESSION_PARAMS, &vae->session));
@@ -28,7 +28,7 @@ static mezzo_status load(mz_vae *vae, mezzo_checkpoint *checkpoint) {
     return mz_weights_crc(vae->session.params, &vae->crc);
 }
 
-// The kept step's folder below a run that was trained on since; "" where it is not there.
+// Finds the recorded step's folder in a run that was trained further; "" where it is gone.
 static mezzo_status find_kept(const char *run, const mz_latents *kept, char *out, size_t size) {
     out[0] = '\0';
     if (!kept->given || kept->step < 0)
@@ -90,7 +90,7 @@ typedef struct making {
     const mz_task *task;
     mz_image_facts pictures;
     int64_t shape[4]; // [n, side, side, channels]
-    size_t each;      // numbers of one
+    size_t each;      // numbers of one picture's latents
     float *values;
 } making;
 
@@ -98,7 +98,7 @@ static mezzo_status encode(making *m, mezzo_program *program, float *images, flo
     const size_t pixels = (size_t)(m->pictures.size * m->pictures.size * m->pictures.channels);
     for (int64_t at = 0; at < m->pictures.n; at += ENCODE_BATCH) {
         const int64_t left = m->pictures.n - at, n = left < ENCODE_BATCH ? left : ENCODE_BATCH;
-        for (int64_t i = 0; i < ENCODE_BATCH; i++) // the last batch is filled up with its last one
+        for (int64_t i = 0; i < ENCODE_BATCH; i++) // the last batch is filled up with copies of its last picture
             mz_images_get(m->task, at + (i < n ? i : n - 1), images + (size_t)i * pixels);
         MEZZO_TRY(mezzo_program_write(program, "image", images, ENCODE_BATCH * pixels * sizeof *images));
         MEZZO_TRY(mz_stop_check("latents"));
@@ -145,7 +145,7 @@ static bool says(const mz_safetensors *file, const char *key, uint32_t crc) {
     return is != NULL && strcmp(is, wanted) == 0;
 }
 
-// INVALID, FORMAT: it is not what is wanted, for the reason that the error names.
+// Reads the cached file. INVALID, FORMAT: it is not the expected one, for the reason that the error names.
 static mezzo_status read_cache(making *m, const char *path) {
     mz_safetensors *file;
     MEZZO_TRY(mz_safetensors_open(path, &file));
@@ -191,7 +191,8 @@ static mezzo_status plan(const mz_vae *vae, const mz_task *task, making *m) {
                        vae->path, (long long)c->image_size, (long long)c->image_size, (long long)c->channels,
                        (long long)m->pictures.size, (long long)m->pictures.size, (long long)m->pictures.channels);
     int64_t side = c->image_size;
-    for (int64_t levels = c->multipliers; levels >= 10; levels /= 10) // a digit a level, each half of the one before
+    for (int64_t levels = c->multipliers; levels >= 10; levels /= 10) // one digit a level; each level has half the side
+                                                                      // of the one before
         side /= 2;
     const int64_t shape[] = {m->pictures.n, side, side, c->latent_channels};
     memcpy(m->shape, shape, sizeof shape);

@@ -1,4 +1,4 @@
-// Runs training from top to bottom.
+// Runs training from its start to its end.
 #include <math.h>
 
 #include "base/stop.h"
@@ -8,17 +8,17 @@ static bool due(int64_t step, int64_t every) {
     return every > 0 && step % every == 0;
 }
 
-static bool asked(const mz_training *run) { // this rank
+static bool asked(const mz_training *run) { // whether this rank was asked to stop
     return run->hooks.stop != NULL && *run->hooks.stop;
 }
 
-// Ranks stop after the step that brings all of them the news.
+// Returns whether to stop: ranks stop after the step with which all of them learn of it.
 static bool stopping(const mz_training *run) {
     return run->engine.size > 1 ? run->stopping : asked(run);
 }
 
-// A validation or a sample that is no number is none: the step that follows may still be sound, so that training goes
-// on where it can.
+// Reports a validation or a sample that is not a number, which is no result. The next step may still be sound, so
+// training goes on where it can.
 static mezzo_status tell_no_number(mz_training *run, const char *what, mezzo_status status) {
     if (status != MEZZO_ERR_NUMERIC)
         return status;
@@ -52,7 +52,7 @@ static mezzo_status measure(mz_training *run, mz_source *source, mz_val_kind kin
     return MEZZO_OK;
 }
 
-// Validates on rank 0 alone, with the parameters that the others send.
+// Validates on rank 0 alone, with the parameters that the other ranks send.
 mezzo_status mz_run_validate(mz_training *run, mz_val_kind kind) {
     mz_source *source = kind == MZ_VAL_WHOLE ? run->val_all : run->val_random;
     if (source == NULL)
@@ -68,11 +68,11 @@ static void keep_text(void *user, int index, const char *text, size_t bytes) {
     char *sample = run->report.result.sample;
     size_t used = strlen(sample), room = sizeof run->report.result.sample - 1 - used;
     (void)index;
-    if (bytes <= room) // a sample that is longer ends with its last whole token
+    if (bytes <= room) // a longer sample ends with its last whole token
         memcpy(sample + used, text, bytes);
 }
 
-// A sheet of the first pictures that are not trained on.
+// Draws a sheet of the first pictures that are not trained on.
 enum { SAMPLE_ROWS = 4, SAMPLE_STEPS = 5, SAMPLE_SEED = 1 };
 
 static mezzo_status write_sheet(mz_training *run, const char *path) {
@@ -142,8 +142,8 @@ mezzo_status mz_run_sample(mz_training *run) {
     return status;
 }
 
-// Adds the time that the device waited for data. One without a queue does so while the host draws a batch; one with a
-// queue only where the host then finds the step before done already: it did not have to wait for it.
+// Adds the time that the device waited for data. A device without a queue waits while the host draws a batch; one with
+// a queue waits only where the host then finds the step before finished already.
 static void add_waits(mz_training *run, double read) {
     const double done_already = 20e-6;
     mz_report *r = &run->report;
@@ -153,7 +153,7 @@ static void add_waits(mz_training *run, double read) {
     r->data_before = r->data_seconds;
 }
 
-// Reads finished steps in order, because the guard's answer to one may undo the steps after it.
+// Reads finished steps in order, because the guard may undo the steps after a bad one.
 static mezzo_status read_finished_steps(mz_training *run, bool all) {
     int64_t ran = run->step;
     bool fresh;
@@ -168,15 +168,15 @@ static mezzo_status read_finished_steps(mz_training *run, bool all) {
     return fresh ? mz_run_guard(run) : MEZZO_OK;
 }
 
-// Validations, samples and checkpoints are no part of what a token costs.
+// Starts counting energy; validations, samples and checkpoints do not count as the cost of a token.
 static void open_energy(mz_training *run) {
     double range, joules = mz_read_joules(run->engine.device, &range);
     double items = (double)run->data->examples.items * (double)run->config.grad_accum;
     mz_energy_add(&run->report.rates.energy, joules, range, mz_seconds(), items * (double)run->step);
 }
 
-// A step of `seconds` that computed for `cpu` seconds, both without drawing batches, which may wait for a disk. Ranks
-// wait for each other.
+// Checks a step of `seconds` that computed for `cpu` seconds, both without drawing batches, which may wait for a disk;
+// ranks wait for each other.
 static void watch_cores(mz_training *run, double seconds, double cpu) {
     const mezzo_device *device = run->engine.device;
     mz_core_meter *m = &run->report.rates.cores;
@@ -185,7 +185,7 @@ static void watch_cores(mz_training *run, double seconds, double cpu) {
                m->seconds, m->cpu, device->threads > 1 ? ", or take fewer threads (--threads 1)" : "");
 }
 
-// One step, and what is known of the newest one that can be read without waiting.
+// Takes one step, and handles the newest step that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
     const double start = mz_seconds(), cpu = mz_cpu_seconds(), data = run->report.data_seconds;
     uint64_t batches = run->data->position;
@@ -196,7 +196,7 @@ static mezzo_status step(mz_training *run, bool read_all) {
     MEZZO_TRY(mz_profile_step_begin(run));
     mezzo_status status = mz_run_step(run);
     if (status != MEZZO_OK)
-        run->data->position = batches; // a resumed run draws them again
+        run->data->position = batches; // a resumed run draws these batches again
     MEZZO_TRY(status);
     mz_profile_push(run->profile, "read");
     status = read_finished_steps(run, read_all);
@@ -207,7 +207,7 @@ static mezzo_status step(mz_training *run, bool read_all) {
     return status == MEZZO_OK ? mz_profile_step_end(run) : status;
 }
 
-// A parameter that is not finite must not become the newest checkpoint.
+// Saves a checkpoint, but none with a parameter that is not finite.
 static mezzo_status save(mz_training *run) {
     bool sound;
     const double start = mz_seconds();
@@ -219,7 +219,7 @@ static mezzo_status save(mz_training *run) {
     return status;
 }
 
-// Returns whether something follows the step that everything must be known for.
+// Returns whether the step is followed by an action that needs the results of all steps.
 static bool waits(const mz_training *run, int64_t step) {
     const mz_run_config *c = &run->config;
     return step == c->steps || step == run->first_step + 1 || due(step, c->log_every) || due(step, c->eval_every) ||
@@ -233,7 +233,8 @@ static bool takes_save(mz_training *run) {
     return asked && run->config.checkpoint_every >= 0;
 }
 
-// Does what the configuration asks for between steps. At the end: everything once more, on the whole validation set.
+// Does what the configuration asks for between steps and, after the last one, everything once more, on the whole
+// validation set.
 static mezzo_status between(mz_training *run) {
     const mz_run_config *c = &run->config;
     bool last = run->step == c->steps;
@@ -269,7 +270,7 @@ static mezzo_status finish(mz_training *run, bool moved) {
     MEZZO_TRY(mz_run_sample(run));
     if ((moved || run->elsewhere) && run->config.checkpoint_every >= 0)
         MEZZO_TRY(save(run));
-    if (run->step < run->config.steps) // rolled back: not the end
+    if (run->step < run->config.steps) // after a rollback it is not the end
         return MEZZO_OK;
     const bool number = run->report.no_number[0] == '\0';
     MEZZO_TRY(mz_run_follow(run, "the last validation",
@@ -292,7 +293,7 @@ static mezzo_status run_steps(mz_training *run) {
     while (run->step < run->config.steps && !stopping(run)) {
         int64_t begun = run->step;
         MEZZO_TRY(step(run, waits(run, begun + 1)));
-        if (run->step > begun) // not rolled back
+        if (run->step > begun) // the run was not rolled back
             MEZZO_TRY(between(run));
     }
     return MEZZO_OK;
@@ -307,8 +308,8 @@ static mezzo_status run_to_end(mz_training *run) {
     return MEZZO_OK;
 }
 
-// The steps before the one whose data cannot be read are whole: they are kept, and the error stays what it is. Ranks
-// end without, since the others wait for this one in the step.
+// Keeps the steps before the one whose data cannot be read, with the same error. Ranks end without that, because the
+// others wait for this one within the step.
 static mezzo_status keep_steps_before(mz_training *run, mezzo_status status) {
     if (run->engine.size > 1 || run->config.checkpoint_every < 0 || run->step == run->first_step)
         return status;
@@ -326,7 +327,7 @@ static mezzo_status keep_steps_before(mz_training *run, mezzo_status status) {
     return status;
 }
 
-// A program that runs call by call stops between two of them: the step under way is left out.
+// Trains. A program that runs call by call stops between two calls, and the present step is dropped.
 static mezzo_status train(mz_training *run) {
     if (mz_run_leads(run))
         MEZZO_TRY(mz_profile_open(run));
@@ -346,7 +347,7 @@ mezzo_status mezzo_run_train(const mezzo_config *config, const mezzo_hooks *hook
     MZ_REQUIRE(config);
     mz_training run = {0};
     mz_stop *former = mz_stop_enter(hooks != NULL ? hooks->stop : NULL);
-    mezzo_status status = mz_run_check_folder(config); // before anything takes time
+    mezzo_status status = mz_run_check_folder(config); // before anything that takes time
     if (status == MEZZO_OK)
         status = mz_run_join(config, hooks, &run);
     if (status == MEZZO_OK)

@@ -13,7 +13,7 @@ static size_t table_bytes(void) {
     return MZ_HISTOGRAM_BUCKETS * sizeof(int32_t);
 }
 
-// --- making --------------------------------------------------------------------------------------
+// --- creation -------------------------------------------------------------------------------------------------------
 static mezzo_status add(mz_magnitudes *m, mz_magnitudes_of of) {
     if (of.name == NULL)
         return MEZZO_ERR_MEMORY;
@@ -32,23 +32,23 @@ static bool is_gradient(const mezzo_program *program, int value) {
     return g->values[mz_value_root(g, value)].kind == MZ_VALUE_GRAD;
 }
 
-// Scales are no numbers of the model.
+// Returns whether the output holds scales, which are no numbers of the model.
 static bool holds_scales(const mz_node *node, int slot) {
     return node->op == MZ_OP_quantize &&
            (slot == MZ_OUT(quantize, scales) || slot == MZ_OUT(quantize, columnwise_scales));
 }
 
-// Adds a call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is whole.
+// Adds a call's float outputs. A parameter's gradient is a sum over micro batches, and counted when it is complete.
 static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int index) {
     const mz_call *call = &program->c.calls[index];
     const mz_node *node = &program->c.graph->nodes[program->c.node[index]];
     const char *module = program->c.graph->modules[node->module];
-    if (node->phase == MZ_RECOMPUTE || node->op == MZ_OP_copy) // the same numbers again
+    if (node->phase == MZ_RECOMPUTE || node->op == MZ_OP_copy) // these are the same numbers again
         return MEZZO_OK;
     bool named = mz_op_table[call->op].n_out > 1;
     for (int k = 0; k < call->n_out; k++) {
         const mz_tensor of_node = mz_program_tensor(program, node->out[k]), *t = &of_node;
-        if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, act_out)) // forward's numbers again
+        if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, act_out)) // these are forward's numbers again
             continue;
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
             is_gradient(program, node->out[k]) || holds_scales(node, k))
@@ -67,7 +67,7 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
 }
 
 // --- rounded to 8 bits ---------------------------------------------------------------------------
-// Makes a call of the activation alone, whose result quantize would round.
+// Makes a call of the activation alone, whose result `quantize` would round.
 static mz_call activation_call(const mz_magnitudes *m, const mz_narrowed *of, const mz_call *quantize) {
     const bool gradient = quantize->n_in > 1 && mz_present(&quantize->in[1]);
     mz_call call = {.op = of->activation,
@@ -136,8 +136,8 @@ static mz_call call_of(const mz_tensor *x, void *table) {
                      .out = {mz_tensor_bytes(table, table_bytes())}};
 }
 
-// Chooses what is counted of a tensor that is rounded to 8 bits, with no address yet, and the room it takes where it is
-// an activation's.
+// Chooses what to count of a tensor that is rounded to 8 bits, without addresses yet, and the memory that an
+// activation's result needs.
 static mezzo_status choose_narrowed(mz_magnitudes *m, const mezzo_program *program) {
     size_t room = 0;
     for (size_t i = 0; i < m->n_narrowed; i++) {
@@ -271,7 +271,7 @@ mezzo_status mz_magnitudes_gradients(mz_magnitudes *m, mezzo_params *params) {
     return MEZZO_OK;
 }
 
-// Elements of a table whose magnitude is not 0, finite, and at most 2^exponent.
+// Counts the elements of a table with a finite magnitude other than 0 of at most 2^exponent.
 static int64_t count_up_to(const int32_t *counts, int exponent) {
     int64_t sum = 0;
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3 && MZ_HISTOGRAM_EXPONENT(b) <= exponent; b++)
@@ -283,8 +283,8 @@ static int64_t count_nonzero(const int32_t *counts) {
     return count_up_to(counts, 128);
 }
 
-// A number becomes 0 where it is at most half of the format's smallest, 2^-9 or 2^-16, times the scale: whole buckets,
-// because that is a power of two.
+// Reads the tables. A number becomes 0 where it is at most half of the format's smallest, 2^-9 or 2^-16, times the
+// scale; the scale is a power of two, so these are whole buckets.
 mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
     MEZZO_TRY(m->device->backend->read(m->device, m->host, m->counts, (m->n + m->n_narrowed) * table_bytes()));
     for (size_t i = 0; i < m->n_narrowed; i++) {
@@ -299,7 +299,7 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
 
 // --- statistics ----------------------------------------------------------------------------------
 // Writes all parameters' gradients together into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent.
-// mezzo report draws it.
+// `mezzo report` draws it.
 static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
     mz_text text = {0};
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++) {
@@ -318,7 +318,7 @@ static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, i
     return status;
 }
 
-// The share of what is not zero that 8 bits made zero, of all tensors and of the one that loses most.
+// Logs the share of numbers other than zero that 8 bits made zero, over all tensors and in the tensor that loses most.
 static mezzo_status log_narrowed(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
     int64_t nonzero = 0, lost = 0;
     double most = -1;

@@ -8,25 +8,25 @@
 
 enum {
     DEPTH = 8,
-    BATCH = (MZ_MARKS - 1) / 2, // calls between two readings of the device's marks
-    FILLS = 8,                  // passes over the scratch that keep a queue busy while calls are asked for
+    BATCH = (MZ_MARKS - 1) / 2, // calls between two reads of the device's marks
+    FILLS = 8,                  // passes over the scratch that keep a queue busy while the host adds calls
 };
 static const size_t SCRATCH = (size_t)64 << 20;
 
 struct mz_profile {
-    mz_tracer tracer; // first: the device reports to this object
+    mz_tracer tracer; // must be first: the device reports to this object
     mezzo_device *device;
     mz_profile_event *events;
     size_t n, cap;
-    size_t open[DEPTH]; // host bars that have not ended
+    size_t open[DEPTH]; // bars of the host that have not ended
     int depth;
     bool recording;
-    mezzo_status status; // of a bar that found no memory
+    mezzo_status status; // MEMORY where a bar found none
     double began;        // the host's clock at the first step
-    double base;         // the same when mark 0 passed
-    size_t first_call;   // of the batch
-    int calls;           // in the batch
-    void *scratch;       // device; NULL: none
+    double base;         // the host's clock when mark 0 passed
+    size_t first_call;   // the first call of the batch
+    int calls;           // number of calls in the batch
+    void *scratch;       // on the device; NULL: none
     mz_peaks peaks;
     int64_t first_step, steps, done;
     double seconds, step_start;
@@ -57,7 +57,7 @@ static char *tensors_of(const mz_call *call) {
     return NULL;
 }
 
-// A format without arithmetic of its own is computed in FP32.
+// Sets the least time of a call. A format without arithmetic of its own is computed in FP32.
 static void set_floor(mz_profile_event *e, const mz_peaks *peaks) {
     double rate = peaks->flops[e->compute] > 0 ? peaks->flops[e->compute] : peaks->flops[MEZZO_F32];
     double arithmetic = rate > 0 ? e->flops / rate : 0, memory = peaks->copy > 0 ? e->bytes / peaks->copy : 0;
@@ -65,7 +65,7 @@ static void set_floor(mz_profile_event *e, const mz_peaks *peaks) {
     e->floor = e->arithmetic ? arithmetic : memory;
 }
 
-// The marks of the batch become times. Waits for the device; the first call after it then finds an empty queue.
+// Turns the marks of the batch into times, and waits for the device; the next call then finds an empty queue.
 static mezzo_status read_batch(mz_profile *p) {
     for (int i = 0; i < p->calls; i++) {
         mz_profile_event *e = &p->events[p->first_call];
@@ -82,8 +82,8 @@ static mezzo_status read_batch(mz_profile *p) {
     return MEZZO_OK;
 }
 
-// A queue that is busy for a while lets the host get ahead: the time between two marks is then the kernel's, without
-// the time it takes to launch it.
+// Begins a batch. A queue that is busy for a while lets the host get ahead: the time between two marks is then the
+// kernel's alone, without its launch.
 static mezzo_status begin_batch(mz_profile *p) {
     MEZZO_TRY(p->device->backend->sync(p->device));
     p->base = mz_seconds();
@@ -182,7 +182,7 @@ mezzo_status mz_profile_open(mz_training *run) {
     MEZZO_TRY(mz_device_peaks(p->device, &p->peaks));
     bool queue = p->device->backend->queue;
     if (queue && p->device->backend->alloc(p->device, SCRATCH, &p->scratch) != MEZZO_OK)
-        p->scratch = NULL; // launches are then in the times of the first calls of a batch
+        p->scratch = NULL; // the times of the first calls of a batch then include launches
     return MEZZO_OK;
 }
 
@@ -240,7 +240,7 @@ mezzo_status mz_profile_step_end(mz_training *run) {
     mz_profile *p = run->profile;
     if (p == NULL || !p->recording)
         return MEZZO_OK;
-    MEZZO_TRY(mz_deferred_flush(p->device)); // what the step put off belongs to it
+    MEZZO_TRY(mz_deferred_flush(p->device)); // the step's deferred calls belong to it
     MEZZO_TRY(read_batch(p));
     p->device->tracer = NULL;
     MEZZO_TRY(mezzo_device_sync(p->device));

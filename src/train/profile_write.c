@@ -1,4 +1,4 @@
-// Writes a profile: trace.json, ops.csv, index.html, and the ten ops worth improving.
+// Writes a profile: trace.json, ops.csv, index.html, and the ten ops that are most worth improving.
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,18 +8,18 @@
 
 enum { WORTH = 10 };
 
-// --- rows: calls that are the same op of the same module of a block, on the same kernel and tensors -----------------
+// --- rows: calls of one op in one module of the blocks, with the same kernel and tensors ----------------------------
 typedef struct row {
     const mz_profile_event *of;
     char module[128];
     int64_t calls;
-    double seconds, floor, flops, bytes; // of all steps
+    double seconds, floor, flops, bytes; // sums over all steps
 } row;
 
 typedef struct rows {
     row *list;
     size_t n, cap;
-    double seconds; // of all calls
+    double seconds; // sum over all calls
 } rows;
 
 static bool same(const row *r, const mz_profile_event *e, const char *module) {
@@ -216,7 +216,7 @@ static void add_phases(mz_text *t, const mz_profile_view *v, const rows *r) {
     mz_text_addf(t, "</table>\n");
 }
 
-// The first step, a bar a call.
+// Draws the first step, with one bar for each call.
 static void add_timeline(mz_text *t, const mz_profile_view *v) {
     enum { WIDTH = 1200, LANE = 26 };
     double from = INFINITY, to = 0;

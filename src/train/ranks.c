@@ -1,5 +1,5 @@
-// The ranks of a run exchange small records between hosts, so that all decide alike. Every rank comes to each of these
-// at the same point of the run, because all decide from the same numbers.
+// Exchanges small records between the ranks' hosts, so that all ranks decide alike. Every rank calls these functions at
+// the same point of the run, because all decide from the same numbers.
 #include "train/run.h"
 
 bool mz_run_leads(const mz_training *run) {
@@ -10,7 +10,7 @@ bool mz_run_keeps(const mz_training *run) {
     return run->writes;
 }
 
-// Deferred collectives run before a rank waits for another on the host: the other may be waiting for them.
+// Runs deferred collectives before this rank waits for another on the host, since that one may be waiting for them.
 static mezzo_status settle(mz_training *run) {
     return mz_deferred_flush(run->engine.device);
 }
@@ -56,7 +56,7 @@ mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *faul
     const bool any = all[first] != MZ_KNOWS_NOTHING;
     mz_free(all);
     MEZZO_TRY(status);
-    if (!any) // no rank: what all say is the same
+    if (!any) // no rank has one: the common text holds
         return MEZZO_OK;
     if (first == run->engine.rank) {
         char text[sizeof fault->text];

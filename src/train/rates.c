@@ -5,13 +5,14 @@
 #include "backend/backend.h"
 #include "runtime/program.h"
 
-// Mathematics needs four of the five products of attention's backward: scores are computed again.
+// Returns the operations that a node needs. Attention's backward runs five products, and four are necessary: one
+// computes scores again.
 static double needed(const mezzo_graph *g, const mz_node *n) {
     double flops = n->phase == MZ_RECOMPUTE ? 0 : mz_node_flops(g, n);
     return n->op == MZ_OP_attention_bwd ? flops * 4 / 5 : flops;
 }
 
-// Attention whose queries see all keys of their document up to their own.
+// Returns whether the node is attention whose queries see all earlier keys of their document and their own.
 static bool sees_documents(const mz_node *n) {
     return (n->op == MZ_OP_attention || n->op == MZ_OP_attention_bwd) && n->attrs.causal && n->attrs.window == 0;
 }
@@ -40,7 +41,7 @@ double mz_rates_flops(const mz_rates *rates) {
     return rates->flops - rates->attention * (1 - share);
 }
 
-// NVIDIA's data sheets, dense products, TFLOP/s. Longer names first.
+// Peaks from NVIDIA's data sheets, dense products, TFLOP/s; longer names come first.
 static const struct {
     const char *name;
     double fp32, tf32, low;
@@ -51,7 +52,8 @@ static const struct {
     {"RTX 4090", 82.6, 82.6, 165.2}, {"RTX 3090", 35.6, 35.6, 71},   {"T4", 8.1, 0, 65},
 };
 
-static bool names(const char *description, const char *card) { // as whole words
+static bool names(const char *description, const char *card) { // whether the description has the card's name as whole
+                                                               // words
     const char *at = strstr(description, card);
     size_t n = strlen(card);
     return at != NULL && (at == description || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0' || at[n] == '-');
@@ -84,7 +86,7 @@ mezzo_status mz_peak_flops(mezzo_device *device, const char *description, mezzo_
 }
 
 // --- energy --------------------------------------------------------------------------------------------------------
-static const double WINDOW = 1; // seconds: cards count in steps of up to a tenth
+static const double WINDOW = 1; // in seconds: cards update their counter in steps of up to a tenth
 
 void mz_energy_begin(mz_energy_meter *m) {
     m->open = false;
@@ -95,7 +97,7 @@ void mz_energy_add(mz_energy_meter *m, double joules, double range, double secon
         return;
     if (m->open && seconds - m->seconds >= WINDOW && items > m->items) {
         double spent = joules - m->joules;
-        spent += spent < 0 ? range : 0; // the counter started again
+        spent += spent < 0 ? range : 0; // the counter has started again
         m->sum_joules += spent;
         m->sum_items += items - m->items;
         m->each = spent / (items - m->items);

@@ -8,15 +8,15 @@
 #include "train/run.h"
 
 // --- memory ------------------------------------------------------------------------------------------------------
-// A rank compares the gradients that it owns: what an exchange leaves in the memory of the others', and between
-// parameters, is no result. Before the exchange all of them are its own.
+// Returns whether a rank compares the shards that it owns: after an exchange the memory of other ranks' gradients, and
+// between parameters, holds no result. Before it, all gradients are the rank's own.
 bool mz_replay_has_shards(const mz_training *run) {
     const mz_ranks_options ranks = mz_session_ranks(&run->engine.session.options);
     return run->engine.size > 1 && !mz_ranks_add_late(&ranks);
 }
 
 typedef struct range {
-    int64_t from, count; // elements of the buffer of gradients
+    int64_t from, count; // in elements of the buffer of gradients
 } range;
 
 static int count_ranges(const mz_training *run) {
@@ -74,7 +74,7 @@ mezzo_status mz_replay_open(mz_training *run) {
     return mz_replay_updates(run) ? open_update(run) : MEZZO_OK;
 }
 
-// What ranks exchange at the step's end is a part of the update.
+// Returns whether the update is replayed, too; what ranks exchange at the step's end is part of it.
 bool mz_replay_updates(const mz_training *run) {
     return run->config.replay_update || (run->engine.size > 1 && !mz_replay_has_shards(run));
 }
@@ -145,8 +145,8 @@ static mezzo_status compare_bits(mz_training *run, int64_t from, int64_t count, 
     return status;
 }
 
-// On a device with a queue the two are subtracted there: what is not all zeros is compared on the host. The sign of a
-// zero alone is no difference to an update, and is not seen.
+// Subtracts the two passes on a device with a queue, and compares on the host the chunks that are not all zeros. A
+// difference in the sign of a zero alone does not change an update, and is not found.
 static mezzo_status subtract_chunk(mz_training *run, int64_t from, int64_t count, size_t chunk) {
     mz_replay *r = &run->replay;
     const mz_numerics f32 = {MEZZO_F32, MEZZO_F32, MEZZO_F32};
@@ -187,14 +187,14 @@ static mezzo_status compare_on_device(mz_training *run, int64_t *at) {
     return status;
 }
 
-// Compares gradients; *at: the first element of the gradients' buffer that is not that of the first pass; -1: none.
+// Compares gradients. *at: the first element of the gradients' buffer that differs from the first pass; -1: none.
 static mezzo_status compare_gradients(mz_training *run, int64_t *at) {
     const mezzo_params *p = run->engine.session.params;
     *at = -1;
     MEZZO_TRY(mz_params_settle(run->engine.session.params));
     if (run->engine.device->backend->queue)
         return compare_on_device(run, at);
-    for (int i = 0; i < count_ranges(run) && *at < 0; i++) { // memory of the host
+    for (int i = 0; i < count_ranges(run) && *at < 0; i++) { // without a queue the device's memory is the host's
         const range r = range_at(run, i);
         const float *first = run->replay.first;
         if (memcmp(p->grad + r.from, first + r.from, (size_t)r.count * sizeof *first) != 0)
@@ -208,7 +208,7 @@ static bool same_losses(const mz_training *run, int a, int b) {
     return memcmp(l[a], l[b], (size_t)run->config.grad_accum * sizeof(double)) == 0;
 }
 
-// The parameter whose gradient holds an element; "" where none does.
+// Returns the parameter whose gradient holds an element; "" where none does.
 static const char *parameter_at(const mz_training *run, int64_t at) {
     const mezzo_params *p = run->engine.session.params;
     const mezzo_optimizer *o = run->engine.session.optimizer;
@@ -230,9 +230,9 @@ static const char *parameter_at(const mz_training *run, int64_t at) {
 // --- naming the op -----------------------------------------------------------------------------------------------
 typedef struct marks {     // checksums of what each call of the micro batches writes
     uint32_t *crc, *again; // [micro batches][calls], and one of what the ranks exchanged
-    size_t base;           // of the micro batch under way
+    size_t base;           // the first mark of the present micro batch
     bool second;
-    mz_program_hook hook; // of the owner before
+    mz_program_hook hook; // the hook that the program's owner had set
     void *user;
     char *bytes;
     size_t cap;
@@ -257,7 +257,7 @@ static mezzo_status mark_call(void *user, mezzo_program *p, size_t call) {
     return MEZZO_OK;
 }
 
-// The ranks' sums, in this rank's shards.
+// Marks the ranks' sums in this rank's shards.
 static mezzo_status mark_exchange(mz_training *run, marks *m) {
     const size_t at = (size_t)run->config.grad_accum * run->engine.session.train->c.n_calls;
     mezzo_device *d = run->engine.device;
@@ -301,9 +301,9 @@ static void name_call(const mz_training *run, size_t at, mz_fault *f) {
     snprintf(f->phase, sizeof f->phase, "%s", mz_phase_name(n->phase));
 }
 
-static const char collective[] = "collective"; // the op of a fault in what the ranks exchange
+static const char collective[] = "collective"; // the op's name for a fault in what the ranks exchanged
 
-// Two passes call by call. A fault that strikes in neither leaves f->op empty.
+// Finds the op by two passes call by call. A fault that occurs in neither leaves f->op empty.
 static mezzo_status find_op(mz_training *run, int64_t step, mz_fault *f) {
     mezzo_program *p = run->engine.session.train;
     const size_t n = (size_t)run->config.grad_accum * p->c.n_calls;
@@ -340,7 +340,7 @@ static mezzo_status run_pass(mz_training *run, int64_t step, int pass, mz_replay
     return compute(run, step, run->replay.losses[pass]);
 }
 
-// "rank 1 on node7 (NVIDIA H100 (…), PCI 0000:1B:00.0, serial 165…)"
+// Writes "rank 1 on node7 (NVIDIA H100 (…), PCI 0000:1B:00.0, serial 165…)".
 static const char *name_machine(const mz_training *run, char out[400]) {
     char host[80] = "";
     const mezzo_device_info *info = &run->engine.info;
@@ -350,8 +350,8 @@ static const char *name_machine(const mz_training *run, char out[400]) {
     return out;
 }
 
-// How many parameters have other gradients in the copy of the first pass than in `second`, on the host, and the last of
-// them, which backward comes to first. Parameters of shards are not counted.
+// Counts parameters whose gradients differ between the copy of the first pass and `second`, on the host, and notes the
+// last of them, which backward writes first. Parameters in shards do not count.
 typedef struct differing {
     int n;
     const char *last;
@@ -390,7 +390,7 @@ static void describe(const mz_training *run, int64_t at, differing d, const char
              at >= 0 ? parameter_at(run, at) : "", and, op, verdict);
 }
 
-// The job ends by the rank at fault, where one is known: a restart with fewer ranks leaves it out.
+// Ends the job by the rank at fault, where that is known: a restart with fewer ranks leaves it out.
 static mezzo_status stop(mz_training *run, const mz_fault *f) {
     char text[sizeof f->text];
     int rank = -1;
@@ -403,7 +403,7 @@ static mezzo_status stop(mz_training *run, const mz_fault *f) {
     return mz_fail(MEZZO_ERR_DEVICE, "%s", text);
 }
 
-// A third pass decides; its result stays in place.
+// Decides by a third pass, whose result stays in place.
 static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine, mz_replay_fn compute) {
     int64_t again = -1;
     differing others = {0};
@@ -425,7 +425,7 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
     if (status == MEZZO_OK)
         status = compare_gradients(run, &again);
     const bool as_first = again < 0 && same_losses(run, 0, 2);
-    if (status == MEZZO_OK) // from here on the copy is the second pass's
+    if (status == MEZZO_OK) // from here on the copy holds the second pass
         status = d->backend->write(d, run->replay.first, second, run->replay.bytes);
     if (status == MEZZO_OK)
         status = compare_gradients(run, &again);
@@ -440,7 +440,7 @@ static mezzo_status decide(mz_training *run, int64_t step, int64_t at, bool mine
                  : as_first ? "a third time confirmed the first result"
                             : "a third time confirmed the second result",
                  &f);
-    // An exchange brings a wrong number to every rank; a loss and an op are a rank's own.
+    // An exchange brings a wrong number to every rank; a loss and an op belong to one rank.
     const bool alone = (f.op[0] != '\0' && strcmp(f.op, collective) != 0) || !same_losses(run, 0, 1);
     MEZZO_TRY(mz_run_share_fault(run, alone ? MZ_KNOWS_SOURCE : mine ? MZ_KNOWS_READER : MZ_KNOWS_NOTHING, &f));
     MEZZO_TRY(mz_guard_record(run, &f, stops ? "stop" : "continue"));
@@ -460,11 +460,11 @@ mezzo_status mz_replay_check(mz_training *run, int64_t step, mz_replay_fn comput
 }
 
 // --- the update --------------------------------------------------------------------------------------------------
-enum { PIECE = 4 << 20 }; // bytes read from a device at a time
+enum { PIECE = 4 << 20 }; // bytes that one read from a device takes
 
 static mezzo_status sum_part(mezzo_device *device, const mz_state_part *part, char *host, uint32_t *crc) {
     *crc = 0;
-    if (!device->backend->queue) { // memory of the host
+    if (!device->backend->queue) { // the device's memory is the host's
         *crc = mz_crc32c(0, part->data, part->bytes);
         return MEZZO_OK;
     }
@@ -476,7 +476,7 @@ static mezzo_status sum_part(mezzo_device *device, const mz_state_part *part, ch
     return MEZZO_OK;
 }
 
-// Checksums of the state as it is now.
+// Computes checksums of the present state.
 static mezzo_status sum_state(mz_training *run, uint32_t *crc) {
     mezzo_device *d = run->engine.device;
     const mz_update_copy *c = &run->replay.update;
@@ -500,7 +500,7 @@ static mezzo_status update_again(mz_training *run, bool restore, int pass, bool 
     return sum_state(run, r->sums[pass]);
 }
 
-// The first part that two passes left otherwise; NULL: none.
+// Returns the first part that differs between two passes; NULL: none.
 static const mz_state_part *compare_passes(const mz_training *run, int a, int b) {
     const mz_replay *r = &run->replay;
     for (size_t i = 0; i < r->update.n_parts; i++)

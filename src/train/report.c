@@ -1,4 +1,4 @@
-// Reports a run: progress to the caller, rows to metrics.jsonl and TensorBoard, the result.
+// Reports a run: progress to the caller, rows to metrics.jsonl and TensorBoard, and the result.
 #include <math.h>
 
 #include "base/precision.h"
@@ -49,13 +49,13 @@ void mz_run_paused(mz_training *run, mz_pause kind, int64_t count, double start)
     run->report.pauses[kind].count += count;
 }
 
-// Pauses each `every` steps that are still to come before the last step, which has its own.
+// Counts the pauses that come each `every` steps before the last step, which has its own.
 static double due_until(const mz_training *run, int64_t every) {
     const int64_t steps = run->config.steps;
     return every > 0 && run->step < steps ? (double)((steps - 1) / every - run->step / every) : 0;
 }
 
-// Returns the seconds of one pause; `guess` before the first was measured.
+// Returns the seconds of one pause; `guess` until one has been measured.
 static double pause_seconds(const mz_training *run, mz_pause kind, double guess) {
     const mz_pause_time *p = &run->report.pauses[kind];
     return p->count > 0 ? p->seconds / (double)p->count : guess;
@@ -65,7 +65,8 @@ mz_val_kind mz_run_val_kind(const mz_training *run) {
     return run->config.eval_iters > 0 ? MZ_VAL_SAMPLE : MZ_VAL_WHOLE;
 }
 
-// The last checkpoint competes for the best one with its own loss of the same kind.
+// Returns whether the run validates after its last step: the last checkpoint competes for the best one with a loss of
+// the same kind.
 bool mz_run_validates_last(const mz_training *run, mz_val_kind kind) {
     const bool whole = run->config.eval_final || mz_run_val_kind(run) == MZ_VAL_WHOLE;
     if (kind == MZ_VAL_WHOLE)
@@ -88,7 +89,7 @@ static double seconds_left(const mz_training *run) {
     if (done <= 0)
         return (double)NAN;
     const double step = run->report.step_seconds / (double)done;
-    const double forward = step / 3 / (double)c->grad_accum; // of a step's three products two are backward's
+    const double forward = step / 3 / (double)c->grad_accum; // two of a step's three products belong to backward
     double left = step * (double)(c->steps - run->step);
     left += validation_batches(run) * pause_seconds(run, MZ_PAUSE_VALIDATION, forward);
     if (run->samples)
@@ -98,12 +99,12 @@ static double seconds_left(const mz_training *run) {
     return left;
 }
 
-static double step_seconds(const mz_training *run) { // of one step since the last report; NaN when none was done
+static double step_seconds(const mz_training *run) { // of one step since the last report; NaN when there was none
     int64_t n = run->step - run->report.reported_step;
     return n > 0 ? (run->report.step_seconds - run->report.reported_seconds) / (double)n : (double)NAN;
 }
 
-static double items_a_step(const mz_training *run) { // tokens, examples: the task's unit
+static double items_a_step(const mz_training *run) { // tokens or examples: the task's unit
     return (double)run->data->examples.items * (double)mz_run_batches(run);
 }
 
@@ -173,7 +174,7 @@ mezzo_status mz_run_check_metrics(const mz_training *run) {
     const size_t n = strlen(run->checkpoints);
     mz_written was;
     int64_t at = 0;
-    if (strncmp(from, run->checkpoints, n) != 0 || from[n] != '/') // another run's
+    if (strncmp(from, run->checkpoints, n) != 0 || from[n] != '/') // the checkpoint belongs to another run
         return MEZZO_OK;
     MEZZO_TRY(mz_manifest_metrics(run->checkpoints, run->step, &was, &at));
     return mz_metrics_check(run->config.out, was, at);
@@ -185,7 +186,7 @@ static double chance_loss(const mz_training *run) {
     return classes > 1 ? log((double)classes) : (double)NAN;
 }
 
-// from -1: files that have no records yet.
+// Opens the files of records, without those later than `from`; from -1: the files must have no records yet.
 static mezzo_status open_metrics(mz_training *run, int64_t from) {
     MEZZO_TRY(mz_metrics_open(run->config.out, "metrics.jsonl", from, true, &run->report.metrics));
     if (run->engine.counterfactual == NULL)
@@ -206,7 +207,7 @@ mezzo_status mz_run_open_metrics(mz_training *run) {
     MEZZO_TRY(open_metrics(run, resuming ? run->step : -1));
     MEZZO_TRY(mz_run_recall_health(run));
     if (run->step > 0)
-        return MEZZO_OK; // the file has it
+        return MEZZO_OK; // the file has it already
     char model[256];
     mz_run_describe_model(run, model, sizeof model);
     mz_metric row[6] = {mz_metric_text("run/model", model), mz_metric_text("run/device", run->engine.info.description),
@@ -245,7 +246,7 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
     snprintf(row.tensor, sizeof row.tensor, "%s", tensor);
     mz_health_add(&run->report.health, &row);
     bool healthy = mz_health_verdict(&run->report.health, line, sizeof line);
-    if (!healthy && !run->report.unhealthy) // once, when it begins
+    if (!healthy && !run->report.unhealthy) // once, when the run becomes unhealthy
         mz_run_event(run, MEZZO_EVENT_WARNING, line);
     run->report.unhealthy = !healthy;
 }

@@ -1,6 +1,6 @@
-#define _GNU_SOURCE // memmem
-// Decides where a run starts and what it leaves: the run folder, the checkpoint it resumes from, the checkpoints it
-// writes.
+#define _GNU_SOURCE // for memmem
+// Decides where a run starts and what it leaves: the run folder, the checkpoint from which it resumes, and the
+// checkpoints that it writes.
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@
 #include "train/run.h"
 
 // --- starting ------------------------------------------------------------------------------------
-// Checks whether a checkpoint's weights go on in this run's model, with another context where `any_length`; `other`
+// Checks whether a checkpoint's weights fit this run's model, with another context length where `any_length`; `other`
 // names what to change. A checkpoint without a model says nothing.
 static mezzo_status check_model(const mz_training *run, const char *path, const mezzo_checkpoint *c, bool any_length,
                                 const char *other) {
@@ -26,8 +26,8 @@ static mezzo_status check_model(const mz_training *run, const char *path, const 
     return mz_model_compare_hash(&kept, c->graph, path);
 }
 
-// Data that is not what the checkpoint saw: the run goes on with it, as with another seed. Checkpoints without marks
-// say nothing.
+// Warns where the data differs from what the checkpoint has seen: the run goes on with it, as with another seed.
+// Checkpoints without marks say nothing.
 static void compare_data(const mz_training *run, const char *path, const mezzo_checkpoint *c) {
     const mz_task_options *d = &run->config.data;
     const char *whole = d->path[0] != '\0' ? d->path : d->features;
@@ -90,7 +90,7 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     return MEZZO_OK;
 }
 
-// Token ids and generation settings that an import kept go along, for an export of this run.
+// Copies token ids and generation settings that an import kept, for an export of this run.
 static mezzo_status keep_settings(const mz_training *run, const char *checkpoint) {
     static const char *const names[] = {"huggingface.json", "generation_config.json"};
     mezzo_status status = MEZZO_OK;
@@ -113,7 +113,7 @@ static mezzo_status keep_settings(const mz_training *run, const char *checkpoint
     return status;
 }
 
-// Somebody's weights, for a run of its own: no optimizer state, no step, no position in the data.
+// Loads weights of another run for a new one: without optimizer state, step or position in the data.
 static mezzo_status load_found(mz_training *run, const char *path, char *checkpoint, size_t size) {
     mezzo_checkpoint c = {0};
     MEZZO_TRY(mz_find_checkpoint(path, false, MZ_CHECKPOINT_WEIGHTS, checkpoint, size));
@@ -134,7 +134,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
     return keep_settings(run, checkpoint);
 }
 
-// Checks whether any was ever finished: a run may have been killed before, or inside, its first save.
+// Finds out whether any checkpoint was ever finished; a run may have been killed before or during its first save.
 static mezzo_status has_checkpoint(const char *checkpoints, bool *out) {
     char **names;
     size_t n;
@@ -148,7 +148,8 @@ static mezzo_status has_checkpoint(const char *checkpoints, bool *out) {
     return MEZZO_OK;
 }
 
-// Checks whether metrics.jsonl has a step; a run that was stopped before its first leaves nothing that could be lost.
+// Finds out whether metrics.jsonl has a step; a run that was stopped before its first one leaves nothing that could be
+// lost.
 static mezzo_status has_steps(const char *metrics, bool *out) {
     char *text;
     size_t n;
@@ -156,7 +157,7 @@ static mezzo_status has_steps(const char *metrics, bool *out) {
     if (!mz_path_exists(metrics))
         return MEZZO_OK;
     mezzo_status status = mz_file_read(metrics, 1 << 16, &text, &n);
-    if (status != MEZZO_OK) { // longer than that
+    if (status != MEZZO_OK) { // the line is longer than the buffer
         *out = true;
         return MEZZO_OK;
     }
@@ -190,8 +191,8 @@ mezzo_status mz_run_check_folder(const mezzo_config *config) {
     return MEZZO_OK;
 }
 
-// The configuration with the sizes, precision and device that "0" and "auto" became. A value that is derived from
-// another key (min_lr, the schedule's steps) stays derived.
+// Writes into the configuration the sizes, precision and device that "0" and "auto" became. Values derived from another
+// key (min_lr, the schedule's steps) stay derived.
 static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
     const mz_engine *e = &run->engine;
     const char *device = mezzo_config_get(config, "device.name");
@@ -199,7 +200,7 @@ static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
         return MEZZO_ERR_MEMORY;
     MEZZO_TRY(mz_config_set_model(config, &e->plan.model.config));
     MEZZO_TRY(mezzo_config_set(config, "amp.precision", mezzo_precision_name(e->plan.program.precision), "resolved"));
-    MEZZO_TRY(mz_config_set_int(config, "train.steps", run->config.steps, "resolved")); // those of train.epochs
+    MEZZO_TRY(mz_config_set_int(config, "train.steps", run->config.steps, "resolved")); // replaces train.epochs
     if (strcmp(device, "auto") == 0)
         MEZZO_TRY(mezzo_config_set(config, "device.name", e->info.backend, "resolved"));
     return MEZZO_OK;
@@ -243,7 +244,7 @@ static mezzo_status own_folder(mz_training *run) {
     return mz_checkpoint_recover(run->checkpoints);
 }
 
-// The first records of a run that was stopped before its first step.
+// Removes the first records of a run that was stopped before its first step.
 static mezzo_status drop_start(const char *folder) {
     char *metrics = mz_format("%s/metrics.jsonl", folder);
     mezzo_status status = metrics != NULL ? mz_file_remove(metrics) : MEZZO_ERR_MEMORY;
@@ -256,7 +257,7 @@ static mezzo_status begin_folder(mz_training *run) {
     return run->config.resume[0] == '\0' ? drop_start(run->config.out) : MEZZO_OK;
 }
 
-// The checkpoint that a run resumes from; "" = it begins anew.
+// Finds the checkpoint from which a run resumes; "": it starts anew.
 static mezzo_status find_start(const mz_training *run, char *path, size_t size) {
     const char *resume = run->config.resume;
     bool used = false;
@@ -270,7 +271,7 @@ static mezzo_status find_start(const mz_training *run, char *path, size_t size) 
     return MEZZO_OK;
 }
 
-// A schedule whose length follows train.steps is another one where the run that goes on has more of them.
+// Warns where the schedule's length follows train.steps and the resumed run has another number of steps.
 static mezzo_status compare_schedules(const mz_training *run, const char *path) {
     char folder[4096];
     mz_run_config before;
@@ -290,10 +291,10 @@ static mezzo_status compare_schedules(const mz_training *run, const char *path) 
                    (long long)old->steps);
     }
     mezzo_config_free(config);
-    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK; // a checkpoint may lie alone
+    return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK; // a checkpoint may have no run folder
 }
 
-// Takes from a checkpoint its record of the steps before, and whether any are left.
+// Takes from a checkpoint its record of earlier steps, and whether any steps are left.
 static mezzo_status go_on(mz_training *run, const char *path) {
     const size_t n = strlen(run->checkpoints);
     mezzo_step_info before;
@@ -335,7 +336,7 @@ mezzo_status mz_run_start(mz_training *run) {
     if (run->bisecting)
         return MEZZO_OK;
     const bool over = path[0] != '\0' && !run->elsewhere && run->step >= run->config.steps;
-    status = mz_run_leads(run) && !over ? write_folder(run) : MEZZO_OK; // what trains nothing changes no setting
+    status = mz_run_leads(run) && !over ? write_folder(run) : MEZZO_OK; // a run that trains nothing changes no setting
     if (status == MEZZO_OK && mz_run_leads(run))
         status = mz_run_open_metrics(run);
     return mz_run_follow(run, "the run's start", status);
@@ -374,7 +375,7 @@ static mezzo_status write_checkpoint(mz_training *run, void *user) {
     MZ_INJECT_DISK(run, true);
     mz_checkpoint_run facts = {.configuration = run->resolved, .ranks = run->engine.size};
     snprintf(facts.device, sizeof facts.device, "%.190s", run->engine.info.description);
-    if (run->report.metrics != NULL) { // the checkpoint names a step: the rows up to it are on the disk
+    if (run->report.metrics != NULL) { // the checkpoint names a step, so the rows up to it must be on the disk
         MEZZO_TRY(mz_metrics_sync(run->report.metrics));
         facts.metrics = mz_metrics_written(run->report.metrics);
     }

@@ -51,7 +51,8 @@ mezzo_status mz_guard_roll_back(mz_training *run, int64_t bad, uint64_t data) {
     return mz_run_recall_health(run);
 }
 
-// Nothing has moved since before the bad step: only what was counted and drawn goes back.
+// Goes back to the state before the bad step. The device has changed nothing since, so only counters and the data
+// position go back.
 static mezzo_status before_bad_step(mz_training *run, int64_t bad) {
     mz_guard *g = &run->guard;
     MEZZO_TRY(run->engine.device->backend->sync(run->engine.device));
@@ -71,7 +72,7 @@ mezzo_status mz_guard_stop(mz_training *run, const mz_fault *fault, bool halted,
                  (long long)run->guard.in_a_row, (double)run->guard.scale);
     if (halted)
         MEZZO_TRY(before_bad_step(run, fault->step));
-    save = save && mz_run_keeps(run) && run->config.checkpoint_every >= 0; // a run that has a folder
+    save = save && mz_run_keeps(run) && run->config.checkpoint_every >= 0; // only a run with a folder saves
     if (save)
         MEZZO_TRY(mz_run_save(run));
     bool any = run->report.result.checkpoint[0] != '\0';

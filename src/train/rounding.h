@@ -1,5 +1,5 @@
-// Measures what a format makes of the numbers of a product's operand: how far they move, which become zero or saturate,
-// and the scales they get. The op rounding measures on the device.
+// Measures what a format makes of the numbers of a product's operand: how far they change, which become zero or
+// saturate, and which scales they get. The op `rounding` measures on the device.
 #ifndef MZ_TRAIN_ROUNDING_H
 #define MZ_TRAIN_ROUNDING_H
 
@@ -13,17 +13,20 @@ typedef struct mz_rounding_format {
     const mz_precision_info *precision;
 } mz_rounding_format;
 
-// A block format, or a precision whose every product has scaled operands. INVALID: another name.
+// Parses the name of a block format, or of a precision whose every product has scaled operands. INVALID: another name.
 mezzo_status mz_rounding_parse(const char *name, mz_rounding_format *out);
 
 typedef struct mz_rounding {
     int64_t elements, nonzero,
-        not_finite;                       // not_finite: elements whose rounded number is none; the rest leaves them out
-    int64_t underflow, saturated;         // not 0 but rounded to 0; beyond the largest number of the format's scale
+        not_finite;                       // elements whose rounded number is not finite; the other statistics leave
+                                          // them out
+    int64_t underflow, saturated;         // elements other than 0 that round to 0; elements beyond the largest number
+                                          // of the format at its scale
     double squares, error;                // Σ x² and Σ (rounded - x)²
-    int64_t scales;                       // of blocks, tiles or the tensor, that hold a number other than 0
-    double log2_sum, log2_squares;        // of them: Σ log2 and Σ log2²
-    int64_t counts[MZ_HISTOGRAM_BUCKETS]; // of them, by magnitude: mz_histogram_bucket
+    int64_t scales;                       // number of scales (of blocks, tiles or the tensor) with a number other than
+                                          // 0
+    double log2_sum, log2_squares;        // over these scales: Σ log2 and Σ log2²
+    int64_t counts[MZ_HISTOGRAM_BUCKETS]; // of these scales, by magnitude: mz_histogram_bucket
 } mz_rounding;
 
 // Returns the statistics that the op `rounding` found in x of `elements` numbers.

@@ -7,7 +7,7 @@
 
 const mz_injections *mz_injecting;
 
-// The precision of the checkpoint that the run resumes; *found is false without one, or where it names none.
+// Finds the precision of the checkpoint that the run resumes; *found is false without one, or where it names none.
 static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     const char *resume = run->config.resume;
     char path[4096] = "";
@@ -19,7 +19,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     mezzo_status status = strcmp(resume, "auto") == 0
                               ? mezzo_checkpoint_find(run->checkpoints, false, path, sizeof path)
                               : mz_find_checkpoint(resume, false, MZ_CHECKPOINT_WHOLE, path, sizeof path);
-    if (status != MEZZO_OK || mezzo_checkpoint_describe(path, &c) != MEZZO_OK) // reported where the run starts
+    if (status != MEZZO_OK || mezzo_checkpoint_describe(path, &c) != MEZZO_OK) // the run's start reports the error
         return MEZZO_OK;
     if (c.precision[0] == '\0' || mezzo_precision_parse(c.precision, &began) != MEZZO_OK)
         return MEZZO_OK;
@@ -31,7 +31,7 @@ static mezzo_status precision_of_checkpoint(mz_training *run, bool *found) {
     return MEZZO_OK;
 }
 
-// The precision that the checkpoint began in, or that the caller chooses, stands above what the device alone decided.
+// Settles the precision: the checkpoint's first one, or the caller's choice, replaces what the device alone decided.
 static mezzo_status settle_precision(mz_training *run) {
     mz_engine *e = &run->engine;
     bool found = false;
@@ -59,7 +59,7 @@ static mezzo_status give_latents(mz_training *run, const mz_task_options *data) 
     return status;
 }
 
-// A run that goes on learns the latents that it began with. Rank 0 makes them, the others read its file.
+// Opens latents. A resumed run learns those that it began with. Rank 0 makes them; the others read its file.
 static mezzo_status open_latents(mz_training *run, const mz_task_options *data) {
     if (data->latents[0] == '\0')
         return MEZZO_OK;
@@ -69,7 +69,7 @@ static mezzo_status open_latents(mz_training *run, const mz_task_options *data) 
     return mz_run_leads(run) ? MEZZO_OK : give_latents(run, data);
 }
 
-// Weights that a run begins or goes on with, and the tokenizer that their run kept.
+// Holds the weights from which a run begins or resumes, and the tokenizer that their run kept.
 typedef struct origin {
     char folder[4096], own[4096 + sizeof(((mezzo_checkpoint *)0)->tokenizer)];
 } origin;
@@ -95,7 +95,7 @@ static mezzo_status find_origin(const mz_training *run, origin *out) {
     return MEZZO_OK;
 }
 
-// A graph file learns from what the data is: from texts, or from arrays, whose shapes decide what it leaves open.
+// Fits a model of a graph file to the data: to texts, or to arrays, whose shapes decide sizes that it leaves open.
 static mezzo_status fit_graph_file(const mz_training *run, mezzo_model_config *family) {
     family->texts = run->task->kind == &mz_task_language;
     return run->task->kind->bind != NULL ? run->task->kind->bind(run->task, family) : MEZZO_OK;
@@ -156,7 +156,8 @@ static mezzo_status open_sources(mz_training *run) {
     return open_source(run, MZ_SET_VALIDATION, MZ_ORDER_SEQUENTIAL, &run->val_all);
 }
 
-// Pictures are scored and drawn where they are gray; a decoder's memory is paid where samples are.
+// Returns whether the run scores and draws pictures: they are gray, and a decoder's memory is available where samples
+// are drawn.
 static bool draws_pictures(const mz_training *run) {
     return run->task->kind->pictures && run->config.out[0] != '\0' && run->config.sample_every >= 0 &&
            run->config.batch_size <= 1024 && mz_images_describe(run->task).channels == 1;
@@ -178,7 +179,7 @@ static mezzo_status open_sampler(mz_training *run) {
                         : MEZZO_OK;
 }
 
-// The machine of one rank may measure otherwise than another's: all take what rank 0 chose.
+// Takes rank 0's precision on all ranks, because the machine of one rank may measure differently.
 static mezzo_status follow_precision(mz_training *run) {
     mz_engine *e = &run->engine;
     int32_t precision = (int32_t)e->plan.program.precision;
@@ -258,7 +259,7 @@ void mz_run_close(mz_training *run) {
     mz_source_close(run->val_all);
     mezzo_program_free(run->decoder);
     mz_vae_close(&run->vae);
-    mz_task_close(run->task); // its sampler before the parameters it reads
+    mz_task_close(run->task); // closes its sampler before the parameters that it reads
     mz_engine_close(&run->engine);
     mz_free(run->checkpoints);
     mz_free(run->resolved);

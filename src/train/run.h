@@ -1,5 +1,5 @@
-// A training run has its data, its engine, its guard and its report, and its position. Each of the four has a header
-// that says what it owns.
+// A training run has its data, its engine, its guard, its report and its position. Each of the four has a header that
+// says what it owns.
 #ifndef MZ_TRAIN_RUN_H
 #define MZ_TRAIN_RUN_H
 
@@ -19,15 +19,15 @@
 typedef struct mz_training mz_training;
 struct mz_training {
     const mezzo_config *source;
-    mz_run_config config; // as asked; what was resolved is in the engine
+    mz_run_config config; // as asked; the engine has what was resolved
     mezzo_hooks hooks;
     mz_task *task;
-    mz_source *data;                 // what is trained on; its position goes into checkpoints
+    mz_source *data;                 // the training data; checkpoints keep its position
     mz_source *val_random, *val_all; // NULL without validation data
-    mezzo_data_mark marks[2];        // by mz_set; rank 0's, once the run starts
-    mz_latents latents;              // what the task learns instead of pictures; not given: pictures
+    mezzo_data_mark marks[2];        // by mz_set; of rank 0, once the run starts
+    mz_latents latents;              // what the task learns instead of pictures; not given: it learns pictures
     bool samples;                    // the task's sampler is open, or its samples are pictures
-    mz_vae vae;                      // latents: what decodes pictures of samples, and its program
+    mz_vae vae;                      // latents: what decodes pictures of samples, with its program
     mezzo_program *decoder;          // NULL: none
     mz_engine engine;
     mz_guard guard;
@@ -35,77 +35,80 @@ struct mz_training {
     mz_replay replay;
     mz_profile *profile;      // NULL: none was asked for
     mz_lock lock;             // of the run folder
-    char *checkpoints;        // path
-    char *resolved;           // config.yaml as this run has written it; NULL before
-    double *shares[2];        // of a step's micro batches in its loss, by its parity; NULL: all alike
-    float *statistics;        // of this rank's micro batches: running statistics move by them; NULL: none
-    bool empty[2];            // whether a step had no target, so that the device did not take it, by its parity
-    mz_inject inject;         // for tests: empty
-    bool bisecting;           // nothing is written
-    bool writes;              // the run folder is this run's, whichever rank writes it
+    char *checkpoints;        // their folder's path
+    char *resolved;           // config.yaml as this run wrote it; NULL before that
+    double *shares[2];        // the shares of a step's micro batches in its loss, by the step's parity; NULL: all alike
+    float *statistics;        // of this rank's micro batches, by which running statistics are updated; NULL: none
+    bool empty[2];            // by the step's parity: the step had no target, so the device did not take it
+    mz_inject inject;         // empty except in tests
+    bool bisecting;           // the run is a search that writes nothing
+    bool writes;              // the run folder belongs to this run, whichever rank writes it
     bool stopping;            // all ranks know that one was asked to stop
     bool saving;              // all ranks know that one was asked to save
-    sig_atomic_t saves_asked; // hooks.save, as it was last seen
-    bool data_failed;         // the error of the step under way is that its data could not be read
-    bool elsewhere;           // the checkpoint that it resumes from is not in its folder, which has none yet
-    int64_t step, first_step; // done; done before this call
+    sig_atomic_t saves_asked; // hooks.save at its last reading
+    bool data_failed;         // the present step failed because its data could not be read
+    bool elsewhere;           // the checkpoint from which it resumes is in another folder, and its own has none yet
+    int64_t step, first_step; // finished steps; those finished before this call
 };
 
-// ranks.c: what the ranks of a run agree on; alone each is itself.
+// Declares what the ranks of a run agree on (ranks.c); a process without ranks agrees with itself.
 bool mz_run_leads(const mz_training *run); // rank 0, which writes the run folder and reports
 bool mz_run_keeps(const mz_training *run); // the run has a folder, whichever rank writes it
-// Says whether some rank's verdict is true.
+// Finds out whether any rank's verdict is true.
 mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any);
-// Says what a fault is, by the first of the ranks that know best: its text then begins with that rank.
+// Describes a fault by the first of the ranks that know most of it; its text then begins with that rank.
 typedef enum mz_knows {
     MZ_KNOWS_NOTHING,
-    MZ_KNOWS_READER, // what met it
-    MZ_KNOWS_SOURCE, // where it lies: a parameter, a moment, a batch
+    MZ_KNOWS_READER, // knows the op that read it
+    MZ_KNOWS_SOURCE, // knows where it lies: a parameter, a moment, a batch
 } mz_knows;
 mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *fault);
-// Rank 0's status, for what it alone does; an error there is everybody's.
+// Gives all ranks the status of what rank 0 alone does; an error there is an error on every rank.
 mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status);
-mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // rank 0's
-// Running statistics: keeps those of this rank's micro batch i, which has just run; then moves every rank's copy by all
-// micro batches of the step in the order of their numbers, as one rank does. Nothing for models without them.
+mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // copies rank 0's text
+// Handles running statistics: keeps those of this rank's micro batch i, which has just run; then updates every rank's
+// copy by all micro batches of the step in the order of their numbers, as one rank does. It does nothing for models
+// without them.
 mezzo_status mz_run_keep_statistics(mz_training *run, int64_t i);
 mezzo_status mz_run_move_statistics(mz_training *run);
-// Parameters that lie in parts of ranks, whole on the host of those that `keep`, which may run programs by themselves
-// until they release them. All ranks come here at the same step. Nothing where parameters are whole.
+// Gathers sharded parameters on the host of ranks that `keep` them, which may then run programs alone until they
+// release them. All ranks call it at the same step. It does nothing where parameters are whole.
 mezzo_status mz_run_gather_weights(mz_training *run, bool keep);
 void mz_run_release_weights(mz_training *run);
 // run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
-// Opens a run as one of the ranks that the environment names; only rank 0 reports progress.
+// Opens a run as one of the ranks that the environment describes; only rank 0 reports progress.
 mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
-// Opens a run on a device that the caller opens and closes. Runs that take turns on one must have read every step
-// before the other's turn.
+// Opens a run on a device that the caller opens and closes. Runs that take turns on one device must have read every
+// step before the other's turn.
 mezzo_status mz_run_open_on(mezzo_device *device, const mezzo_config *config, const mezzo_hooks *hooks,
                             mz_training *run);
-void mz_run_close(mz_training *run); // a zeroed or half-open one is fine
-// step.c: how many micro batches a step of all ranks has; the number of this rank's micro batch i in the step whose
-// data begins at `begin`: ranks have neighbouring ones, in order, so that a step is the same on any number of ranks.
+void mz_run_close(mz_training *run); // a zeroed or half-open one is allowed
+// Declares step.c: mz_run_batches returns how many micro batches a step of all ranks has; the next function returns the
+// number of this rank's micro batch i in the step whose data begins at `begin`. Ranks have neighbouring ones, in order,
+// so that a step is the same on any number of ranks.
 uint64_t mz_run_batches(const mz_training *run);
 uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i);
-// Writes the share of this rank's micro batch i of the step, where the program weighs its loss.
+// Writes the share of this rank's micro batch i of the step, where the program weights its loss.
 mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i);
 bool mz_run_asks_save(mz_training *run); // hooks.save has changed since the last call
 // Runs one optimizer step. Allocates nothing and, on a device with a queue, waits for nothing.
 mezzo_status mz_run_step(mz_training *run);
-// Reads a step into readout.last: the newest, or with `all` the very last.
+// Reads a step into readout.last: the newest one that is ready or, with `all`, the very last.
 mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh);
-// loop.c: between steps, with a record of each.
+// Declares loop.c: work between steps, with a record of each.
 mezzo_status mz_run_validate(mz_training *run, mz_val_kind kind);
 mezzo_status mz_run_sample(mz_training *run);
-// resume.c: the folder, and where to start. The folder alone: INVALID where it holds another run's steps and nothing is
-// resumed.
+// Declares resume.c: the folder, and where to start. mz_run_check_folder checks the folder alone: INVALID where it
+// holds another run's steps and nothing is resumed.
 mezzo_status mz_run_check_folder(const mezzo_config *config);
 mezzo_status mz_run_start(mz_training *run);
-mezzo_status mz_run_load(mz_training *run, const char *path); // a checkpoint into everything; where the run then is
+mezzo_status mz_run_load(mz_training *run, const char *path); // loads a checkpoint, with the position of the run
 mezzo_status mz_run_save(mz_training *run);
-// Describes what a checkpoint of the run would hold now; its objects are the run's.
+// Describes what a checkpoint of the run would hold now; its objects belong to the run.
 mezzo_status mz_run_describe_state(const mz_training *run, mezzo_checkpoint *out);
-// Ranks bring their parts together, and rank 0 alone uses what one rank alone would have: its error is everybody's.
+// Gathers the ranks' shards, so that rank 0 alone can use the state as if it had no other ranks; an error there is an
+// error on every rank.
 mezzo_status mz_run_use_state(mz_training *run, mezzo_status (*use)(mz_training *run, void *user), void *user);
 
 #endif

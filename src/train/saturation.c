@@ -1,19 +1,19 @@
-// Reports tensors in 8 bits whose numbers are beyond the format: the counts of the table of scales, as metrics and for
-// the verdict on health.
+// Reports 8-bit tensors whose numbers exceed the format: the counts in the table of scales, as metrics and for the
+// verdict on health.
 #include <math.h>
 
 #include "train/report.h"
 
-// A step in 20 is saturated by accident in few tensors: a window of fewer steps would name them.
+// By chance a step in 20 is saturated in some tensors, and a window of fewer steps would name them.
 enum { WINDOW = 200 };
 
 struct mz_saturation {
     int32_t *start;             // each tensor's saturated steps at the window's beginning
-    int n;                      // tensors
-    int64_t saturated, changes; // of all tensors, at the last row
-    int64_t step, window;       // when those were
-    char name[160];             // of the last whole window the tensor with most saturated steps
-    double share;               // of its steps; NaN: there was no window yet
+    int n;                      // number of tensors
+    int64_t saturated, changes; // sums over all tensors, as of the last row
+    int64_t step, window;       // the step of the last row, and that of the window's beginning
+    char name[160];             // the tensor with most saturated steps in the last complete window
+    double share;               // its share of saturated steps; NaN: no window is complete yet
 };
 
 mezzo_status mz_saturation_create(mz_saturation **out) {
@@ -31,7 +31,7 @@ void mz_saturation_free(mz_saturation *s) {
     mz_free(s);
 }
 
-// Tensors that are new to the table are counted from here on.
+// Starts counting for tensors that are new in the table.
 static mezzo_status add_new(mz_saturation *s, const mz_scales *scales) {
     size_t cap = (size_t)s->n;
     MEZZO_TRY(MZ_RESERVE(s->start, cap, (size_t)scales->n));
@@ -84,7 +84,7 @@ mezzo_status mz_saturation_rows(mz_saturation *s, mezzo_device *device, mz_scale
     s->saturated = saturated;
     s->changes = changes;
     s->step = step;
-    if (steps < 0 || first) { // rolled back, or the first row: counted from here on
+    if (steps < 0 || first) { // after a rollback, or for the first row, counting starts here
         begin_window(s, scales, step);
         return MEZZO_OK;
     }

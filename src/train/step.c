@@ -22,8 +22,8 @@ static mezzo_status draw(mz_training *run, uint64_t batch, char *fault, size_t s
     return status;
 }
 
-// Each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all. A
-// batch is a function of its number, so every rank finds the same shares without communication. *empty: no target of
+// Finds each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all.
+// A batch is a function of its number, so every rank finds the same shares without communication. *empty: no target of
 // the step counts, and none of its batches is bad.
 static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
     const uint64_t n = mz_run_batches(run);
@@ -56,7 +56,7 @@ mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i) {
     return mezzo_program_write(run->engine.session.train, "loss_share", &share, sizeof share);
 }
 
-// Forward and backward of the next micro batch, its gradients added to what is there.
+// Runs forward and backward of the next micro batch, and adds its gradients.
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool first) {
     const uint64_t batch = mz_run_batch(run, run->data->position, i);
     const double start = mz_seconds();
@@ -98,11 +98,12 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
     return MEZZO_OK;
 }
 
-// Runs all of this rank's micro batches. losses: what each of them gave; NULL: they are not read.
+// Runs all of this rank's micro batches. losses: the result of each; NULL: they are not read.
 static mezzo_status run_micros(mz_training *run, int64_t step, double *losses) {
     mezzo_program *program = run->engine.session.train;
     const mezzo_dtype dtype = program->c.graph->values[program->c.graph->loss].dtype;
-    const bool first = losses == NULL || losses == run->replay.losses[0]; // a repeated batch moves no statistics
+    const bool first = losses == NULL || losses == run->replay.losses[0]; // a repeated batch does not update running
+                                                                          // statistics
     unsigned char loss[8];
     for (int64_t i = 0; i < run->config.grad_accum; i++) {
         MEZZO_TRY(run_micro(run, step, i, first));
@@ -121,7 +122,7 @@ bool mz_run_asks_save(mz_training *run) {
     return asks;
 }
 
-// Ranks learn of a save with the step; a process alone looks at the flag itself.
+// Returns what this rank asks for: ranks learn of a save with the step; a process without ranks reads the flag itself.
 static int asked_of(mz_training *run) {
     int asked = run->hooks.stop != NULL && *run->hooks.stop != 0 ? MZ_ASKED_STOP : 0;
     if (run->engine.size > 1 && mz_run_asks_save(run))
@@ -140,7 +141,7 @@ mezzo_status mz_run_step(mz_training *run) {
     bool *empty = &run->empty[step & 1];
     MEZZO_TRY(find_shares(run, step, empty));
     MEZZO_TRY(mz_guard_begin_step(run, step, !*empty));
-    if (*empty) { // nothing to learn: the device is not asked, and nothing there moves or counts
+    if (*empty) { // there is nothing to learn: the device runs nothing, and nothing there changes
         run->data->position += mz_run_batches(run);
         run->engine.counting = run->engine.comparing = false;
         run->step = step;
@@ -152,7 +153,7 @@ mezzo_status mz_run_step(mz_training *run) {
     if (replays)
         MEZZO_TRY(mz_replay_check(run, step, run_micros));
     mz_step_ask(run->engine.session.step, asked_of(run));
-    // A step that is counted leaves its gradients unscaled in memory, until the next run writes them.
+    // A step that is counted leaves its gradients unscaled in memory until the next run writes them.
     mz_profile_push(run->profile, "update");
     MEZZO_TRY(replays && mz_replay_updates(run) ? mz_replay_update(run, step, run->engine.counting)
                                                 : mz_step_finish(run->engine.session.step, run->engine.counting));
@@ -169,12 +170,12 @@ mezzo_status mz_run_step(mz_training *run) {
 static mezzo_status read_one(mz_training *run, int64_t step) {
     mz_step_report *last = &run->engine.readout.last;
     mz_step_values v;
-    int back = 0; // steps that the device took since
+    int back = 0; // steps that the device has taken since
     for (int64_t later = step + 1; later <= run->step; later++)
         back += !run->empty[later & 1];
     MEZZO_TRY(mz_step_values_of(run->engine.session.step, back, run->shares[step & 1], &v));
     *last = (mz_step_report){.step = step, .loss = v.loss, .state = v.state, .scaler = v.scaler, .asked = v.asked};
-    if (run->guard.batch[step & 1][0] != '\0') // an empty batch stood for it
+    if (run->guard.batch[step & 1][0] != '\0') // an empty batch replaced the bad one
         last->loss = (double)NAN;
     return MEZZO_OK;
 }
@@ -188,7 +189,7 @@ mezzo_status mz_run_read_step(mz_training *run, bool all, bool *fresh) {
         return MEZZO_OK;
     if (run->empty[step & 1] && step == run->step && step - 1 > last->step && step - 1 > run->first_step)
         step--;                 // its report is still to come
-    if (run->empty[step & 1]) { // what the last step with targets left still holds
+    if (run->empty[step & 1]) { // the device still holds the last step with targets
         last->step = newest;
         return MEZZO_OK;
     }

@@ -4,7 +4,7 @@
 
 #include "train/run.h"
 
-#define LOGITS_MOST (INT64_C(1) << 26) // numbers, of one validation batch
+#define LOGITS_MOST (INT64_C(1) << 26) // numbers of one validation batch
 
 mezzo_status mz_trial_open(mezzo_device *device, const mezzo_config *config, const volatile sig_atomic_t *stop,
                            mz_trial **out) {
@@ -172,7 +172,7 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
     mezzo_program *program = NULL;
     const mz_model *model = &t->engine.plan.model;
     const int64_t rows = rows_that_fit(t), iters = t->config.eval_iters;
-    const bool classes = t->task->wants.classes > 0; // pictures have no right answers to count
+    const bool classes = t->task->wants.classes > 0; // pictures have no classes to count
     *out = (mz_evaluation){(double)NAN, (double)NAN, (double)NAN, (double)NAN, 0, 0};
     MEZZO_TRY_GOTO(status, mz_source_open(t->task, MZ_SET_VALIDATION, iters > 0 ? MZ_ORDER_RANDOM : MZ_ORDER_SEQUENTIAL,
                                           rows, mezzo_seed(t->config.seed, MEZZO_SEED_VALIDATION), classes, &source));
@@ -182,7 +182,7 @@ mezzo_status mz_trial_validate(mz_trial *t, const volatile sig_atomic_t *stop, m
             model,
             &(mz_form){.batch = rows, .length = t->task->wants.length, .outputs = true, .documents = t->task->packs},
             t->engine.session.params, &t->engine.plan.program, &program));
-    // As many examples as training's own validation sees.
+    // Validates on as many examples as training's own validation does.
     uint64_t n = iters > 0 ? (uint64_t)((iters * t->config.batch_size + rows - 1) / rows) : source->batches;
     MEZZO_TRY_GOTO(status, mz_evaluate(program, source, n, stop, out));
 fail:

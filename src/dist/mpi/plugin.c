@@ -1,5 +1,5 @@
-// This is the only object that knows an MPI. Collectives are begun and then asked about, so that a rank that waits for
-// a dead one can get the news.
+// This is the only object that is compiled against MPI. Collectives are started and then tested repeatedly, so that a
+// rank that waits for a dead one can learn of it.
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
@@ -43,7 +43,8 @@ static int link_bytes(int root, void *data, size_t bytes, char why[MZ_LINK_TEXT]
     return tell(MPI_Bcast(data, (int)bytes, MPI_BYTE, root, MPI_COMM_WORLD), why);
 }
 
-// Sums need the number's type; moves go by one of the same width, so that counts stay small.
+// Returns the type of a collective's numbers: sums need their own; moves use one of the same width, which keeps counts
+// small.
 static MPI_Datatype type_of(mezzo_dtype dtype, int sums, size_t *width) {
     switch (dtype) {
     case MEZZO_F32:
@@ -78,7 +79,7 @@ static int in_place_scatter(const mz_collective *w, int rank, size_t piece) {
     return w->kind == MZ_REDUCE_SCATTER_SUM && (const char *)w->recv == (const char *)w->send + piece * (size_t)rank;
 }
 
-// Begins it as one request or, of a send-receive, two.
+// Starts a collective as one request or, for a send-receive, as two.
 static int begin(const mz_collective *w, int rank, size_t piece, MPI_Datatype type, MPI_Request request[2]) {
     const int n = (int)w->count;
     const size_t at = piece * (size_t)rank;

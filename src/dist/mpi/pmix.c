@@ -29,7 +29,7 @@ static pmix_status_t aborted(const pmix_proc_t *proc, void *object, int status, 
     return PMIX_OPERATION_SUCCEEDED; // the process ends with a code, which the launcher sees
 }
 
-// All processes are here: what they have to exchange is complete.
+// Is called when all processes are here, so that the data they exchange is complete.
 static pmix_status_t fence(const pmix_proc_t procs[], size_t n_procs, const pmix_info_t info[], size_t n_info,
                            char *bytes, size_t n, pmix_modex_cbfunc_t done, void *data) {
     (void)procs, (void)n_procs, (void)info, (void)n_info;
