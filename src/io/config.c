@@ -53,7 +53,7 @@ mz_config_entry *mz_config_find_option(const mz_config *cfg, const char *name) {
     return find_option(cfg, name, strlen(name));
 }
 
-// The map that "PATH.PATTERN" (n bytes) means an entry of, with the pattern's place; NULL: none.
+// Finds the map of which "PATH.PATTERN" (n bytes) names an entry, and the pattern's place; NULL: none.
 static mz_config_entry *find_map_entry(const mz_config *cfg, const char *name, size_t n, const char **pattern) {
     for (size_t i = 0; i < cfg->count; i++) {
         const mz_config_row *row = cfg->entries[i].row;
@@ -78,8 +78,8 @@ static const char *last_component(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-// The known key that `name` probably means, or NULL: the same last component elsewhere, an alias, then the nearest
-// text.
+// Returns the known key that `name` probably means: the same last component in another group, an alias, else the
+// nearest text; or NULL.
 static const char *nearest_key(const mz_config *cfg, const char *name) {
     for (size_t i = 0; i < cfg->count; i++) {
         const mz_config_row *row = cfg->entries[i].row;
@@ -109,7 +109,7 @@ static const char *nearest_key(const mz_config *cfg, const char *name) {
 typedef struct yaml_load {
     mz_config *cfg;
     const char *where;
-    unsigned mark; // of this load: finds keys given both nested and dotted
+    unsigned mark; // the number of this load, which finds keys given both nested and dotted
     bool is_file;
 } yaml_load;
 
@@ -199,7 +199,8 @@ static mezzo_status unknown_key(const yaml_load *load, const char *path, int lin
                    near ? "; did you mean " : "", near ? near : "");
 }
 
-// Keys of a file that are no configuration: "base", another file that it builds upon, and "recipe", what it is about.
+// Returns whether the key describes the file and is no setting: "base", another file that it builds upon, or "recipe",
+// its subject.
 static bool about_the_file(const char *key) {
     return strcmp(key, "base") == 0 || strcmp(key, "recipe") == 0;
 }
@@ -220,7 +221,7 @@ static mezzo_status yaml_walk(yaml_load *load, const mz_yaml_node *map, const ch
             status = unknown_key(load, path, map->key_lines[i]);
         else if (node->kind == MZ_YAML_MAP)
             status = yaml_walk(load, node, path);
-        else if (!mz_yaml_is_null(node)) // a group whose keys are all commented out is fine
+        else if (!mz_yaml_is_null(node)) // a group whose keys are all commented out is allowed
             status =
                 mz_fail(MEZZO_ERR_INVALID, "%s:%d: %s: expected a group of keys, got %s", load->where,
                         map->key_lines[i], path, node->kind == MZ_YAML_LIST ? "a list" : mz_quote(node->text).text);
@@ -233,7 +234,7 @@ static mezzo_status yaml_walk(yaml_load *load, const mz_yaml_node *map, const ch
 typedef struct yaml_file {
     const char *path;
     struct stat is;
-    const struct yaml_file *above; // that named it as its base
+    const struct yaml_file *above; // the file that named it as its base
     int depth;
 } yaml_file;
 enum { MOST_BASES = 8 };
@@ -315,11 +316,11 @@ mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {
 }
 
 // --- from the command line -----------------------------------------------------------------------------------------
-// "--name" without its dashes and without "=…".
+// An option "--name" without its dashes and without "=…".
 typedef struct option {
     const char *name;
     size_t name_size;
-    const char *value; // after '=', or NULL
+    const char *value; // the text after '=', or NULL
     char shown[64];    // "--name", for messages
 } option;
 
@@ -331,7 +332,7 @@ static option split_option(const char *arg) {
     size_t shown = o.name_size + 2;
     if (shown > sizeof o.shown - 1) {
         shown = sizeof o.shown - 1;
-        while (((unsigned char)arg[shown] & 0xC0) == 0x80) // not in the middle of a character
+        while (((unsigned char)arg[shown] & 0xC0) == 0x80) // a cut must not divide a character
             shown--;
     }
     for (size_t i = 0; i < shown; i++)
@@ -405,7 +406,7 @@ mezzo_status mz_config_parse_args(mz_config *cfg, int argc, const char *const *a
     return MEZZO_OK;
 }
 
-// --- creating ------------------------------------------------------------------------------------------------------
+// --- creation -------------------------------------------------------------------------------------------------------
 void mz_config_free(mz_config *cfg) {
     if (!cfg)
         return;
@@ -415,9 +416,9 @@ void mz_config_free(mz_config *cfg) {
     mz_free(cfg);
 }
 
-// Every path and alias of the row must find this row and no earlier one.
+// Checks that every path and alias of the row finds this row and no earlier one.
 static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *entry) {
-#ifdef MZ_FUZZING // a table of ours: two thirds of a small file's time
+#ifdef MZ_FUZZING // the table is constant, and the check would take two thirds of a small file's time
     return MEZZO_OK;
 #endif
     const mz_config_row *row = entry->row;

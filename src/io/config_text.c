@@ -12,7 +12,7 @@ static void add_value(const mz_config_entry *entry, mz_text *out) {
         mz_text_addf(out, "%lld", (long long)entry->i);
         break;
     case MZ_CONFIG_FLOAT:
-        // YAML's names for what is not finite start with a dot.
+        // In YAML the names of numbers that are not finite begin with a dot.
         mz_number_format(entry->f, number);
         mz_text_addf(out, "%s",
                      strcmp(number, "nan") == 0    ? ".nan"
@@ -54,7 +54,7 @@ static bool in_group(const mz_config_entry *entry, const char *path, size_t n) {
     return !(entry->row->flags & MZ_CONFIG_NOT_SAVED) && strncmp(entry->row->path, path, n) == 0;
 }
 
-// All keys whose path starts with the n bytes of `prefix`, each group once, at the place of its first row.
+// Adds all keys whose path starts with the n bytes of `prefix`, each group once, at the place of its first row.
 static void add_group(const mz_config *cfg, const char *prefix, size_t n, int depth, mz_text *out) {
     for (size_t i = 0; i < cfg->count; i++) {
         const char *path = cfg->entries[i].row->path;
@@ -79,8 +79,8 @@ void mz_config_add_yaml(const mz_config *cfg, mz_text *out) {
     add_group(cfg, "", 0, 0, out);
 }
 
-// A file that was written here vouches for itself in its first line, a comment. A file without that line is another
-// author's own, and is taken as it is.
+// The first line of a file that Mezzo writes is a comment with the checksum of the rest. A file without that line has
+// another author and is read as it is.
 #define SEAL      "# crc32c "
 #define SEAL_REST " of all lines below; remove this line when you edit the file\n"
 

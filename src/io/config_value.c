@@ -11,9 +11,9 @@ static bool has_bounds(const mz_config_row *row) {
     return row->min != 0 || row->max != 0;
 }
 
-// Bounds as people write them: integers without ".0".
+// Writes a bound in a short form: integers without ".0".
 static const char *bound_text(double bound, char out[MZ_NUMBER_MAX]) {
-    if (bound == floor(bound) && fabs(bound) <= 9007199254740992.0) { // 2^53: every integer up to it is a double
+    if (bound == floor(bound) && fabs(bound) <= 9007199254740992.0) { // up to 2^53 a double holds every integer
         snprintf(out, MZ_NUMBER_MAX, "%lld", (long long)bound);
         return out;
     }
@@ -97,7 +97,7 @@ static mezzo_status wrong(const mz_config_row *row, const char *where, const cha
     return status;
 }
 
-// In a row of precisions any word for one becomes its name.
+// Replaces any word for a precision by its name, in a row of precisions.
 static mezzo_status precision_name(const mz_config_row *row, const char *where, const char *text, const char **name) {
     mezzo_precision precision;
     mezzo_status status = mezzo_precision_parse(text, &precision);
@@ -142,7 +142,7 @@ mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t
     return MEZZO_OK;
 }
 
-// "pattern=name,pattern=name"; the last '=' of a part divides it.
+// Parses "pattern=name,pattern=name"; the last '=' of a part divides it.
 static mezzo_status parse_pairs(const mz_config_row *row, const char *where, const char *text, mz_config_pairs *pairs) {
     for (const char *at = text; *at;) {
         size_t n = strcspn(at, ",");
@@ -206,7 +206,7 @@ static mezzo_status check_range(const mz_config_row *row, const char *where, dou
     return wrong(row, where, text);
 }
 
-// "1,2,4,4" is 1244 in a row of digits; false: it is none.
+// Parses "1,2,4,4" as 1244 in a row of digits. Returns false for other text.
 static bool parse_digits(const mz_config_row *row, const char *text, int64_t *out) {
     int64_t digits = 0;
     size_t n = strlen(text);
@@ -221,7 +221,7 @@ static bool parse_digits(const mz_config_row *row, const char *text, int64_t *ou
     return true;
 }
 
-// "1,1.5": up to `most` numbers above 0, which FP32 holds.
+// Parses "1,1.5": up to `most` numbers above 0 that FP32 holds.
 static bool parse_list(const char *text, size_t most, float *out, size_t *n) {
     char one[MZ_NUMBER_MAX];
     double number;
@@ -246,7 +246,7 @@ static bool has_text(const mz_config_row *row) {
     return row->type == MZ_CONFIG_STRING || row->type == MZ_CONFIG_ENUM || row->type == MZ_CONFIG_LIST;
 }
 
-// Fills the number fields of `value`; text is copied by the caller.
+// Fills the number fields of `value`; the caller copies the text.
 static mezzo_status parse_value(const mz_config_row *row, const char *text, const char *where, mz_config_entry *value) {
     switch (row->type) {
     case MZ_CONFIG_INT:
@@ -286,7 +286,8 @@ static mezzo_status parse_value(const mz_config_row *row, const char *text, cons
     }
 }
 
-// Puts the new value in the entry's place, or drops it where a stronger origin holds the key. Frees what is dropped.
+// Replaces the entry by the new value, or drops the value where a stronger origin has set the key. It frees the dropped
+// one.
 static void keep_stronger(mz_config_entry *entry, mz_config_entry *value) {
     if (entry->where && value->origin < entry->origin) {
         mz_config_entry_free(value);
@@ -392,7 +393,7 @@ mezzo_status mz_config_get_string(const mz_config *cfg, const char *path, const 
 mezzo_status mz_config_get_list(const mz_config *cfg, const char *path, float *out, size_t *n) {
     mz_config_entry *entry = NULL;
     MEZZO_TRY(get(cfg, path, 1u << MZ_CONFIG_LIST, &entry));
-    (void)parse_list(entry->text, (size_t)entry->row->max, out, n); // as it was set
+    (void)parse_list(entry->text, (size_t)entry->row->max, out, n); // it was checked when it was set
     return MEZZO_OK;
 }
 

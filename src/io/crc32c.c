@@ -1,5 +1,5 @@
-// Computes CRC32C by the processor's instruction (SSE 4.2), else by slicing: eight tables take eight bytes a round
-// (Kounavis and Berry, "Novel Table Lookup-Based Algorithms", 2008).
+// Computes CRC32C by the processor's instruction (SSE 4.2), else by slicing, where eight tables take eight bytes a
+// round (Kounavis and Berry, "Novel Table Lookup-Based Algorithms", 2008).
 #include <pthread.h>
 
 #include "base/stop.h"

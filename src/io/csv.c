@@ -15,11 +15,11 @@ struct mz_csv {
     int64_t *line; // of each record
     size_t n_lines, cap_lines;
     size_t columns;
-    char *renames;        // copy of the map that mz_csv_rename was given, cut at its '=' and ','
-    const char **renamed; // [columns] new names, NULL where a column keeps its own; NULL: none was renamed
+    char *renames;        // a copy of mz_csv_rename's map, divided at its '=' and ','
+    const char **renamed; // [columns] new names, NULL where a column keeps its own; NULL: no column was renamed
 };
 
-// A reader over the bytes; fields are unescaped into csv->text, which is never longer than what was read.
+// Reads the bytes; unescaped fields go into csv->text, which is never longer than the bytes.
 typedef struct cursor {
     const char *in, *end;
     char *out;
@@ -118,7 +118,8 @@ static mezzo_status parse(mz_csv *csv, const char *text, size_t n) {
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes; a table has at most %zu", csv->where, n, MZ_CSV_MAX_BYTES);
     if (memchr(text, '\0', n) != NULL)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: it contains a NUL byte: not a CSV file", csv->where);
-    csv->text = mz_alloc(n + 2, 1); // each field ends with a comma, a line end or the end: room for its NUL
+    csv->text = mz_alloc(n + 2, 1); // a comma, a line end or the file's end follows each field, so there is space for
+                                    // its NUL
     if (csv->text == NULL)
         return MEZZO_ERR_MEMORY;
     cursor c = {text, text + n, csv->text, 1};
@@ -273,7 +274,7 @@ static mezzo_status not_a(const mz_csv *csv, size_t row, int column, const char 
                    *cell != '\0' ? mz_quote(cell).text : "nothing");
 }
 
-// Copies the cell without blanks around it to buf; false when it is too long to be a number.
+// Copies the cell without surrounding blanks to buf; returns false when it is too long for a number.
 static bool trimmed(const char *cell, char *buf, size_t size) {
     cell += strspn(cell, " \t");
     size_t n = strlen(cell);
@@ -315,7 +316,7 @@ mezzo_status mz_csv_optional(const mz_csv *csv, size_t row, int column, double *
 }
 
 void mz_csv_add(mz_text *out, const char *field) {
-    // A field that begins as a byte order mark does would lose it at the start of a file.
+    // A field that begins with the bytes of a byte order mark would lose them at the start of a file.
     if (field[strcspn(field, ",\"\r\n")] == '\0' && strncmp(field, "\xEF\xBB\xBF", 3) != 0) {
         mz_text_add(out, field, strlen(field));
         return;

@@ -25,7 +25,7 @@ uint64_t mz_io_count(mz_io_op op) {
     return atomic_load(&op_calls[op]);
 }
 
-// Counts one call; true when it is the one that must fail.
+// Counts one call; returns true when it is the one that must fail.
 static bool op_fails(mz_io_op op) {
     atomic_fetch_add(&op_calls[op], 1);
     if (atomic_load(&op_fail_in[op]) < 0)
@@ -65,14 +65,14 @@ int mz_sys_exchange(const char *a, const char *b) {
     return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
 }
 
-// Writes all n bytes; -1 with errno if it cannot.
+// Writes all n bytes; returns -1 with errno if it cannot.
 static int sys_write_all(int fd, const unsigned char *bytes, size_t n) {
     if (op_fails(MZ_IO_WRITE)) {
         errno = ENOSPC;
         return -1;
     }
     while (n > 0) {
-        // Linux moves at most 0x7ffff000 bytes a call.
+        // Linux writes at most 0x7ffff000 bytes a call.
         ssize_t done = write(fd, bytes, n < ((size_t)1 << 30) ? n : (size_t)1 << 30);
         if (done < 0 && errno == EINTR)
             continue;
@@ -106,7 +106,7 @@ mezzo_status mz_sync_dir(const char *path) {
     int fd = mz_sys_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0)
         return mz_io_fail("open folder", path);
-    // Some file systems cannot flush a folder and say EINVAL; there is nothing more to be done there.
+    // Some file systems cannot flush a folder and return EINVAL; no other way exists.
     if (mz_sys_fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
         mezzo_status status = mz_io_fail("flush folder", path);
         close(fd);
@@ -134,15 +134,15 @@ mezzo_status mz_sync_parent(const char *path) {
 // --- one file ------------------------------------------------------------------------------------------------------
 struct mz_file {
     int fd;
-    off_t size; // of the file itself, where that is being written: what a failed write is cut back to
+    off_t size; // of the file itself, where that is written directly: a failed write is truncated to it
     mz_written written;
     char *path;
-    char *staged; // NULL: `path` itself is being written
-    bool stream;  // a pipe, a terminal or another device: nothing to flush or to cut back
+    char *staged; // NULL: `path` itself is written
+    bool stream;  // a pipe, a terminal or another device, which is neither flushed nor truncated
 };
 
-// A staging file must be new and no link. A file that a killed process left under its name is removed; a link there is
-// removed, never followed.
+// Opens a staging file, which must be new and no link. A file that a killed process left under its name is removed; a
+// link there is removed, never followed.
 static int open_staged(const char *staged) {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW;
     int fd = mz_sys_open(staged, flags);
@@ -184,7 +184,8 @@ static mezzo_status file_open(const char *path, int flags, bool staged, mz_file 
     return MEZZO_OK;
 }
 
-// "/dev/stdout", "/dev/fd/3": the descriptor, so that what is written shares its offset; -1 for any other path.
+// Returns the descriptor that "/dev/stdout" or "/dev/fd/3" names, so that writes share its offset; -1 for any other
+// path.
 static int descriptor_of(const char *path) {
     static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
     if (strcmp(path, "/dev/stdout") == 0)
@@ -200,7 +201,7 @@ static int descriptor_of(const char *path) {
     return -1;
 }
 
-// Takes over the descriptor.
+// Makes a file object, which takes over the descriptor.
 static mezzo_status file_on(int fd, const char *path, mz_file **out) {
     mz_file *file = mz_alloc(1, sizeof *file);
     char *copy = mz_strdup(path);
@@ -215,7 +216,7 @@ static mezzo_status file_on(int fd, const char *path, mz_file **out) {
     return MEZZO_OK;
 }
 
-// Follows the user's own link: its target is replaced, the link stays.
+// Creates a file through the user's own link: the link's target is replaced, and the link stays.
 static mezzo_status create_linked(const char *path, mz_file **out) {
     char *target = realpath(path, NULL);
     if (!target)
@@ -236,12 +237,12 @@ mezzo_status mz_file_create(const char *path, mz_file **out) {
         return fd < 0 ? mz_io_fail("write", path) : file_on(fd, path, out);
     }
     bool found = stat(path, &info) == 0;
-    // Found now rather than after gigabytes were written: a rename onto a folder fails.
+    // It is refused here rather than after gigabytes were written, since a rename onto a folder fails.
     if (found && S_ISDIR(info.st_mode))
         return mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a folder", mz_quote(path).text);
     if (found && S_ISBLK(info.st_mode))
         return mz_fail(MEZZO_ERR_IO, "cannot write %s: it is a disk, not a file", mz_quote(path).text);
-    if (found && !S_ISREG(info.st_mode)) // a pipe or a terminal: written to as it is, never replaced
+    if (found && !S_ISREG(info.st_mode)) // a pipe or a terminal is written directly and never replaced
         return file_open(path, O_WRONLY | O_NOCTTY, false, out);
     if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode))
         return create_linked(path, out);
@@ -270,7 +271,8 @@ mezzo_status mz_file_write(mz_file *file, const void *bytes, size_t n) {
         return MEZZO_OK;
     if (sys_write_all(file->fd, bytes, n) != 0) {
         mezzo_status status = mz_io_fail("write", file->path);
-        // Half a record would spoil the next one. Where this fails too (a device), a reader drops the torn end.
+        // Half a record would spoil the next one. Where truncation fails, too (a device), a reader drops the incomplete
+        // end.
         if (!file->staged && !file->stream && ftruncate(file->fd, file->size) != 0)
             mz_log("warn", "could not cut %s back after a failed write", mz_quote(file->path).text);
         return status;
@@ -298,7 +300,7 @@ mz_written mz_file_written(const mz_file *file) {
     return file->written;
 }
 
-// Closes the descriptor and frees the object; a staged file that was not renamed is removed.
+// Closes the descriptor and frees the object; removes a staged file that was not renamed.
 static void file_free(mz_file *file, bool keep_staged) {
     if (file->fd >= 0)
         close(file->fd);
@@ -315,7 +317,7 @@ mezzo_status mz_file_commit(mz_file *file) {
         MEZZO_TRY_GOTO(status, mz_file_sync(file));
     int closed = close(file->fd);
     file->fd = -1;
-    // NFS and quotas report a full disk only here.
+    // NFS and quotas report a full disk only when a file is closed.
     if (closed != 0) {
         status = mz_io_fail("write", file->path);
         goto fail;
@@ -371,7 +373,7 @@ mezzo_status mz_file_cut(const char *path, size_t size) {
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-// A FIFO would block in open(), so the kind is asked for first.
+// Opens a regular file. open() would block on a FIFO, so stat() comes first.
 mezzo_status mz_open_regular(const char *path, int *fd, size_t *size) {
     struct stat info;
     if (stat(path, &info) != 0)
@@ -415,7 +417,7 @@ mezzo_status mz_file_read_back(const char *path, mz_written written) {
         return MEZZO_ERR_MEMORY;
     mezzo_status status = mz_open_regular(path, &fd, &listed);
     if (status == MEZZO_OK) {
-        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); // where it is refused, the page cache is what is compared
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); // where the system refuses this, the page cache is compared
         while (status == MEZZO_OK && got == PIECE) {
             status = mz_read_piece(fd, path, piece, PIECE, &got);
             now.crc = mz_crc32c(now.crc, piece, got);
@@ -458,7 +460,7 @@ mezzo_status mz_file_read(const char *path, size_t max_bytes, char **out, size_t
             continue;
         if (got < 0)
             status = mz_io_fail("read", path);
-        if (got <= 0) // shorter than a moment ago: what is there counts
+        if (got <= 0) // the file became shorter meanwhile: what exists counts
             break;
         have += (size_t)got;
         if (have < expected)

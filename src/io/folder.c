@@ -11,12 +11,13 @@
 #include "io/file_ops.h"
 #include "io/quote.h"
 
-// A checkpoint is one folder of files; deeper trees than this are not ours.
+// A checkpoint is one folder of files, and Mezzo writes no deeper trees than this.
 #define MAX_DEPTH 8
 
 bool mz_path_exists(const char *path) {
     struct stat info;
-    return lstat(path, &info) == 0 || errno == EACCES; // in a folder that may not be entered: opening it reports so
+    return lstat(path, &info) == 0 || errno == EACCES; // a folder that may not be entered counts: opening the file
+                                                       // reports that
 }
 
 bool mz_path_is_dir(const char *path) {
@@ -138,7 +139,7 @@ static mezzo_status visit_sync(const char *path, bool is_dir) {
         return mz_sync_dir(path);
     int fd = mz_sys_open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
-        return errno == ELOOP ? MEZZO_OK : mz_io_fail("flush", path); // a link: its folder's entry is what is flushed
+        return errno == ELOOP ? MEZZO_OK : mz_io_fail("flush", path); // a link: its folder's entry is flushed
     mezzo_status status = mz_sys_fsync(fd) == 0 ? MEZZO_OK : mz_io_fail("flush", path);
     close(fd);
     return status;

@@ -8,7 +8,7 @@
 #include "io/quote.h"
 
 enum { MAX_COUNT = 1 << 24, MAX_RANK = 4, ALIGNMENT = 32 };
-#define PIECE ((size_t)1 << 20) // bytes asked of `fill` at a time, in blocks of Q8_0 so many times 34
+#define PIECE ((size_t)1 << 20) // bytes that `fill` makes at a time; for Q8_0 this many blocks of 34 bytes
 
 // --- Q8_0 ----------------------------------------------------------------------------------------------------------
 bool mz_q8_0_pack(const float *values, unsigned char *out) {
@@ -35,19 +35,19 @@ struct mz_gguf {
     char *where;
     mz_map map;
     uint32_t version;
-    char **names; // of values, then of tensors
+    char **names; // of values, and then of tensors
     size_t n_names;
     mz_gguf_value *values;
-    const char **keys; // sorted; by_key[i] is the value of keys[i]
+    const char **keys; // sorted; by_key[i] is the value with keys[i]
     const mz_gguf_value **by_key;
     size_t n_values;
     mz_safetensors_tensor *tensors;
-    uint64_t *offsets; // of each, until the data are found
+    uint64_t *offsets; // of each tensor, until its data are found
     size_t n_tensors;
     mz_safetensors *table;
 };
 
-// A place in the file; whatever is read is inside of it.
+// A position in the file; every read is checked against the file's size.
 typedef struct cursor {
     const mz_gguf *file;
     size_t at;
@@ -80,7 +80,7 @@ static mezzo_status take_number(cursor *c, size_t n, const char *what, uint64_t 
     return MEZZO_OK;
 }
 
-// Takes a length and so many bytes.
+// Reads a length and that many bytes.
 static mezzo_status take_text(cursor *c, const char *what, const unsigned char **text, uint64_t *n) {
     MEZZO_TRY(take_number(c, 8, what, n));
     if (*n > c->file->map.size)
@@ -88,7 +88,7 @@ static mezzo_status take_text(cursor *c, const char *what, const unsigned char *
     return take(c, (size_t)*n, what, text);
 }
 
-// A name, which becomes a text of its own.
+// Reads a name and copies it to a text of its own.
 static mezzo_status take_name(mz_gguf *file, cursor *c, const char *what, const char **out) {
     const unsigned char *text;
     uint64_t n;
@@ -105,7 +105,7 @@ static mezzo_status take_name(mz_gguf *file, cursor *c, const char *what, const 
     return MEZZO_OK;
 }
 
-static size_t type_size(uint64_t type) { // 0: no number
+static size_t type_size(uint64_t type) { // returns 0 for a type that is no number
     static const size_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     return type < MZ_COUNT(sizes) ? sizes[type] : 0;
 }
@@ -214,7 +214,7 @@ static mezzo_status take_tensor(mz_gguf *file, cursor *c, mz_safetensors_tensor 
     return refuse_type(file, t->name, type);
 }
 
-typedef struct extent { // of one tensor's data
+typedef struct extent { // where one tensor's data lie
     uint64_t offset;
     mz_safetensors_tensor *tensor;
 } extent;
@@ -224,7 +224,7 @@ static int compare_extents(const void *a, const void *b) {
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-// Data stand one after the other, each at the next multiple of the alignment.
+// Checks that data follow each other, each at the next multiple of the alignment.
 static mezzo_status place(const mz_gguf *file, const extent *items, size_t begin, uint64_t align) {
     uint64_t expected = 0;
     const uint64_t room = file->map.size > begin ? file->map.size - begin : 0;
@@ -298,7 +298,7 @@ static mezzo_status take_header(mz_gguf *file, cursor *c) {
                        version != 0 && (version & 0xFFFF) == 0 ? ", or of the other byte order" : "");
     MEZZO_TRY(take_number(c, 8, "the header", &tensors));
     MEZZO_TRY(take_number(c, 8, "the header", &values));
-    // A value takes 13 bytes and a tensor 33 at least: counts beyond the file would only ask for memory.
+    // A value takes at least 13 bytes and a tensor 33, so larger counts than the file allows would only waste memory.
     if (tensors > file->map.size / 33 || values > file->map.size / 13)
         return mz_fail(MEZZO_ERR_FORMAT,
                        "%s: %llu tensors and %llu values in %zu bytes: the file is cut off or damaged", file->where,
@@ -345,7 +345,7 @@ void mz_gguf_close(mz_gguf *file) {
     mz_free(file);
 }
 
-// Takes over the map.
+// Opens a mapped file and takes over the map.
 static mezzo_status open_bytes(const char *where, mz_map map, mz_gguf **out) {
     mz_gguf *file = mz_alloc(1, sizeof *file);
     if (file == NULL) {
@@ -574,7 +574,7 @@ static mezzo_status bytes_of(const char *path, const mz_gguf_item *item, uint64_
     return MEZZO_OK;
 }
 
-// Header, values and the list of tensors, with what is missing to the data's alignment.
+// Makes the header, the values and the list of tensors, padded to the data's alignment.
 static mezzo_status make_head(const char *path, const mz_gguf_meta *meta, const mz_gguf_item *items, size_t count,
                               mz_text *out) {
     static const char zeros[ALIGNMENT];

@@ -13,14 +13,14 @@
 // --- allocations of jansson ----------------------------------------------------------------------
 static _Thread_local bool ran_out;
 
-// jansson's parser reads past the end of a token whose buffer could not grow. So a parse never sees a failure: it is
-// left at once, and what it had allocated, which is noted here, is freed.
+// jansson's parser reads past the end of a token whose buffer could not grow. So a parse must not see a failure: it is
+// left at once by a jump, and its allocations, which are noted here, are freed.
 typedef struct parse {
     jmp_buf out;
     void **blocks;
     size_t n, cap;
 } parse;
-static _Thread_local parse *parsing; // NULL: none under way in this thread
+static _Thread_local parse *parsing; // NULL: this thread parses nothing
 
 static void note(void *block) {
     parse *p = parsing;
@@ -38,7 +38,8 @@ static void note(void *block) {
     longjmp(p->out, 1);
 }
 
-// Plain malloc, so that values made before, or by another user of jansson in this process, are freed as ever.
+// Allocates by plain malloc, so that values made before, or by another user of jansson in this process, are freed as
+// usual.
 static void *json_malloc(size_t n) {
     void *p = malloc(n > 0 ? n : 1);
     if (p == NULL)
@@ -51,7 +52,7 @@ static void *json_malloc(size_t n) {
 
 static void json_free(void *block) {
     for (size_t i = parsing != NULL ? parsing->n : 0; i-- > 0;)
-        if (parsing->blocks[i] == block) { // most often one of the last
+        if (parsing->blocks[i] == block) { // usually one of the last
             parsing->blocks[i] = parsing->blocks[--parsing->n];
             break;
         }
@@ -90,7 +91,7 @@ json_t *mz_json_new(void) {
     return json_object();
 }
 
-// The n characters of a real number as mz_number_format writes it, in their place; how many they are.
+// Rewrites the n characters of a real number in place as mz_number_format writes it; returns their number.
 static size_t shorten(char *number, size_t n) {
     char digits[MZ_NUMBER_MAX];
     double value;
@@ -99,13 +100,13 @@ static size_t shorten(char *number, size_t n) {
         return n;
     const bool exponent = strchr(digits, 'e') != NULL;
     const size_t used = strlen(mz_number_format(value, digits));
-    if (used > n || (!exponent && strchr(digits, 'e') != NULL)) // 100000.0 stays
+    if (used > n || (!exponent && strchr(digits, 'e') != NULL)) // 100000.0 stays as it is
         return n;
     memcpy(number, digits, used);
     return used;
 }
 
-// jansson writes 17 digits, which read back exactly but say 0.10000000000000001.
+// Shortens real numbers: jansson writes 17 digits, which read back exactly but show 0.10000000000000001.
 static void shorten_numbers(char *text) {
     char *to = text;
     bool in_string = false;
@@ -139,7 +140,8 @@ mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text) {
 }
 
 // --- parsing -------------------------------------------------------------------------------------
-// Returns the nesting of brackets outside strings; jansson recurses once a level, so the bound holds before it starts.
+// Returns the depth of brackets outside strings; jansson recurses once a level, so the limit is checked before it
+// starts.
 static int nesting(const char *text, size_t n) {
     int depth = 0, deepest = 0;
     bool in_string = false;
@@ -166,7 +168,7 @@ mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int ma
     *out = NULL;
     if (nesting(text, n) > max_depth)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: JSON nested deeper than %d levels", where, max_depth);
-    if (memchr(text, '\0', n) != NULL) // jansson passes over one after a number
+    if (memchr(text, '\0', n) != NULL) // jansson ignores a NUL after a number
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not valid JSON: it has a NUL byte in it", where);
     json_error_t error = {0};
     mz_text python = {0};
@@ -198,7 +200,7 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out) {
     return status;
 }
 
-// A text and what comes after it, as one file.
+// Saves a text and what follows it as one file.
 static mezzo_status save_text(const char *path, const char *text, size_t n, const char *tail, mz_written *written) {
     mz_file *file;
     MEZZO_TRY(mz_file_create(path, &file));
@@ -237,7 +239,7 @@ mezzo_status mz_json_save_owned(json_t *value, char *path) {
     return status;
 }
 
-// These are the kinds of the root, or of its last member.
+// Says whether the checksum is a member of the root, or of the root's last member.
 static const struct {
     const char *begin, *end;
 } seals[] = {{",\n  \"crc32c\": \"", "\"\n}\n"}, {",\n    \"crc32c\": \"", "\"\n  }\n}\n"}};
@@ -317,7 +319,7 @@ void mz_json_add_text(mz_text *out, const char *text) {
     mz_text_add(out, "\"", 1);
 }
 
-#define MARK "\x01" // MZ_JSON_MARK as it is in memory
+#define MARK "\x01" // MZ_JSON_MARK as it is stored in memory
 
 static const char *type_name(const json_t *value) {
     static const char *const names[] = {"an object", "an array", "a string", "an integer",

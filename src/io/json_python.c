@@ -1,5 +1,5 @@
-// Reads and writes JSON as Python's json module does, in the form that jansson reads. A value without such a form (NaN,
-// an infinity, text with half of a surrogate pair) becomes an object that no reader takes for a value of its own.
+// Converts JSON as Python's json module writes it to what jansson reads. A value without such a form (NaN, an infinity,
+// text with half of a surrogate pair) becomes an object that no reader takes for a value of its own.
 #include <math.h>
 
 #include "io/json.h"
@@ -7,7 +7,7 @@
 
 typedef struct rewriter {
     const char *at, *end;
-    const char *copied; // everything before it is in `out`, once anything is
+    const char *copied; // `out` has everything before it, once it has anything
     mz_text *out;
 } rewriter;
 
@@ -41,7 +41,7 @@ static unsigned unit_at(const char *at, const char *end) {
     return unit;
 }
 
-// How many bytes of a string's inside belong together at `at`; *half: they are a surrogate without its other half.
+// Returns how many bytes inside a string belong together at `at`; *half: they are a surrogate without its other half.
 static size_t step(const char *at, const char *end, bool *half) {
     const unsigned unit = unit_at(at, end), next = unit != 0 ? unit_at(at + 6, end) : 0;
     const bool pair = unit >= 0xD800 && unit < 0xDC00 && next >= 0xDC00 && next < 0xE000;
@@ -51,7 +51,7 @@ static size_t step(const char *at, const char *end, bool *half) {
     return *at == '\\' && end - at > 1 ? 2 : 1;
 }
 
-// A key keeps its place and gets U+FFFD, as no key of ours has such text; a value is marked.
+// Rewrites a string. A key keeps its place and gets U+FFFD, because no key of Mezzo has such text; a value is marked.
 static void rewrite_string(rewriter *r) {
     const char *const begin = r->at++;
     bool any = false, half = false;
@@ -60,7 +60,7 @@ static void rewrite_string(rewriter *r) {
         any |= half;
     }
     if (r->at >= r->end)
-        return; // never closed: the parser says so
+        return; // it is never closed, which the parser reports
     const char *after = ++r->at, *const close = after - 1;
     while (after < r->end && strchr(" \t\r\n", *after) != NULL && *after != '\0')
         after++;
@@ -93,7 +93,8 @@ static bool fits_64_bits(const char *digits, size_t n, bool negative) {
     return value <= (uint64_t)INT64_MAX + negative;
 }
 
-// An integer beyond 64 bits is the number that Python's float() makes of it; beyond a double's range, it is marked.
+// Rewrites an integer beyond 64 bits as the number that Python's float() makes of it; marks one beyond a double's
+// range.
 static mezzo_status rewrite_number(rewriter *r) {
     const char *const begin = r->at, *digits = begin + (*begin == '-');
     const size_t n = (size_t)(r->end - digits);

@@ -1,4 +1,4 @@
-// Implements the lines of file.h: reads pieces of a megabyte, and carries the rest of a line over to the next piece.
+// Implements the lines of file.h: it reads pieces of a megabyte, and moves the rest of a line to the next piece.
 #include <errno.h>
 #include <unistd.h>
 
@@ -10,10 +10,10 @@ enum { PIECE = 1 << 20, LONGEST = 16 << 20 };
 struct mz_lines {
     int fd;
     char *path, *buffer;
-    size_t cap, begin, end; // the bytes not yet given out
+    size_t cap, begin, end; // the bytes that no line has used yet
     bool over;              // the file has no more
-    bool passing;           // the line under way is too long
-    uint64_t first;         // where the buffer's first byte is in the file
+    bool passing;           // the present line is too long
+    uint64_t first;         // the file's offset of the buffer's first byte
     uint64_t whole, passed;
 };
 
@@ -73,7 +73,7 @@ mezzo_status mz_lines_peek(const mz_lines *lines, uint64_t offset, void *to, siz
     return MEZZO_OK;
 }
 
-// More bytes after what is there, which moves to the front.
+// Reads more bytes after the unused ones, which move to the front.
 static mezzo_status read_more(mz_lines *lines) {
     size_t left = lines->end - lines->begin, got;
     if (left >= LONGEST) {

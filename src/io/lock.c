@@ -20,7 +20,8 @@ static void name_host(char host[HOST_BYTES]) {
         snprintf(host, HOST_BYTES, "an unnamed host");
 }
 
-// "process 123 on HOST", as the owner wrote it. False: it has not written yet, or what is there is of an earlier owner.
+// Reads "process 123 on HOST", as the owner wrote it. Returns false where the owner has not written yet, or an earlier
+// owner wrote the text.
 static bool read_owner(int fd, char owner[OWNER_BYTES]) {
     char host[HOST_BYTES], here[OWNER_BYTES];
     ssize_t n = pread(fd, owner, OWNER_BYTES - 1, 0);
@@ -35,7 +36,7 @@ static bool read_owner(int fd, char owner[OWNER_BYTES]) {
     return whole && !dead;
 }
 
-// The owner writes its name right after it has locked.
+// Waits for the owner's name, which it writes directly after it has locked.
 static void wait_for_owner(int fd, char owner[OWNER_BYTES]) {
     const struct timespec moment = {.tv_nsec = 1000000};
     for (int i = 0; i < 200; i++) {
@@ -55,8 +56,8 @@ static mezzo_status write_owner(int fd, const char *path) {
     return MEZZO_OK;
 }
 
-// An open file description owns the lock, not the process: closing another descriptor of the file does not end it,
-// and two runs in one process exclude each other. 0, or -1 with errno.
+// Locks the whole file. An open file description owns the lock, not the process: closing another descriptor of the file
+// does not end it, and two runs in one process exclude each other. Returns 0, or -1 with errno.
 static int lock_whole(int fd) {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     int locked;
@@ -133,7 +134,7 @@ static mezzo_status renew(mz_lock *lock, const char *folder, const char *path) {
         return mz_fail(MEZZO_ERR_IO,
                        "%s: the run folder was removed, renamed or replaced while the run was writing there",
                        mz_quote(folder).text);
-    MEZZO_TRY(mz_lock_take(folder, &again)); // INVALID: another run took the folder since
+    MEZZO_TRY(mz_lock_take(folder, &again)); // INVALID: another run has locked the folder since
     mz_lock_release(lock);
     *lock = again;
     mz_log("warn", "%s was removed while the run was writing there: it is created again", mz_quote(path).text);

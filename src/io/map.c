@@ -1,5 +1,5 @@
-// Implements the maps of file.h. Reading a page that another program cut off its file raises SIGBUS: a handler puts
-// zeros in its place and marks the map, and mz_map_check reports it before anybody uses what was read.
+// Implements the maps of file.h. To read a page that another program truncated from its file raises SIGBUS: a handler
+// puts zeros in its place and marks the map, and mz_map_check reports it before a reader uses the result.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -13,17 +13,17 @@
 #include "io/file_ops.h"
 #include "io/quote.h"
 
-// One mapped file. Entries are reused and never freed: the handler walks their list without a lock.
+// Describes one mapped file. Entries are reused and never freed, because the handler walks their list without a lock.
 typedef struct mapped {
     struct mapped *next;
-    atomic_uintptr_t data; // 0: free
+    atomic_uintptr_t data; // 0: the entry is free
     atomic_size_t size;
-    atomic_bool cut; // the handler found a page without its file
+    atomic_bool cut; // the handler found a page that the file no longer has
     char *path;
 } mapped;
 
 static _Atomic(mapped *) all;
-static atomic_int cuts; // maps that are marked
+static atomic_int cuts; // number of marked maps
 static pthread_mutex_t writers = PTHREAD_MUTEX_INITIALIZER;
 static struct sigaction before;
 
@@ -36,7 +36,7 @@ static mapped *find(uintptr_t at) {
     return NULL;
 }
 
-// Everything from the page on becomes zeros, so that a long read faults once.
+// Replaces everything from the page on by zeros, so that a long read faults once.
 static bool put_zeros(mapped *m, uintptr_t at) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = at / page * page;
     const size_t rest = atomic_load(&m->data) + atomic_load(&m->size) - from;
@@ -54,7 +54,7 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
         errno = error;
         return;
     }
-    // Not ours: the handler that was there before answers. By default the instruction faults again and ends the
+    // No map caused the signal, so the earlier handler runs. By default the instruction faults again and ends the
     // process.
     if (before.sa_flags & SA_SIGINFO)
         before.sa_sigaction(number, info, context);
@@ -74,7 +74,7 @@ static mapped *take_entry(void) {
     for (mapped *m = atomic_load(&all); m != NULL; m = m->next)
         if (atomic_load(&m->data) == 0)
             return m;
-    mapped *m = calloc(1, sizeof *m); // outlives every map: no owner frees it
+    mapped *m = calloc(1, sizeof *m); // it outlives every map and is never freed
     if (m != NULL) {
         m->next = atomic_load(&all);
         atomic_store(&all, m);
@@ -100,7 +100,7 @@ static mezzo_status enter(const char *path, void *data, size_t size) {
     return m != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory to map %s", mz_quote(path).text);
 }
 
-// False where no file is mapped there.
+// Removes a map's entry. Returns false where no file is mapped there.
 static bool leave(const void *data) {
     pthread_mutex_lock(&writers);
     mapped *m = find((uintptr_t)data);
@@ -121,7 +121,7 @@ mezzo_status mz_map_open(const char *path, mz_map *out) {
     int fd;
     size_t size;
     MEZZO_TRY(mz_open_regular(path, &fd, &size));
-    if (size == 0) { // mmap refuses length 0
+    if (size == 0) { // mmap refuses a length of 0
         close(fd);
         out->data = (const unsigned char *)"";
         return MEZZO_OK;

@@ -18,15 +18,15 @@ struct mz_metrics {
     mz_file *file;
     char *path;
     mz_tfevents *events; // NULL: no TensorBoard
-    mz_text line;        // reused: a record allocates nothing once it has been as long before
+    mz_text line;        // reused, so that a record allocates memory only if it is longer than all before
     last_text *texts;
     size_t text_count, text_cap;
     mz_written written;
-    mz_metrics_fn take; // of mz_metrics_open_to; no file is open
+    mz_metrics_fn take; // set by mz_metrics_open_to, where no file is open
     void *take_user;
 };
 
-// --- continuing after a break ----------------------------------------------------------------------------------------
+// --- continuing after an interruption -------------------------------------------------------------------------------
 // Reads the record's step, or returns MEZZO_ERR_FORMAT.
 static mezzo_status line_step(const char *where, const char *line, size_t n, int64_t *step) {
     json_t *object;
@@ -37,7 +37,7 @@ static mezzo_status line_step(const char *where, const char *line, size_t n, int
     return status;
 }
 
-// Returns whether a line begins as records are written, with a later step: it goes, whatever else is in it.
+// Returns whether a line begins as records do, with a later step; such a line is dropped whatever follows.
 static bool is_later(const char *line, size_t n, int64_t last) {
     static const char begin[] = "{\"step\": ";
     int64_t step = 0;
@@ -49,7 +49,7 @@ static bool is_later(const char *line, size_t n, int64_t last) {
     return i < n && line[i] == ',' && step > last;
 }
 
-// Pages that were read are given back, so that a long file takes little memory.
+// Gives back pages that were read, so that a long file takes little memory.
 static void forget(const char *data, size_t from, size_t to) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     from = mz_align_up(from, page);
@@ -57,9 +57,9 @@ static void forget(const char *data, size_t from, size_t to) {
         (void)madvise((void *)(uintptr_t)(data + from), to - from, MADV_DONTNEED);
 }
 
-// Finds where the records of steps up to `last` end. Looked for from the end on: steps only grow, so the first record
-// found with such a step is the last to stay, and what a long file holds before it is not read. Lines in between that
-// are no records go with them.
+// Finds where the records of steps up to `last` end. It searches from the end: steps only grow, so the first record
+// found with such a step is the last to stay, and the earlier part of a long file is not read. Lines in between that
+// are no records are dropped with the later ones.
 static mezzo_status end_of_kept(const char *path, const char *data, size_t n, int64_t last, size_t *end, bool *torn) {
     *end = n;
     *torn = false;
@@ -71,7 +71,7 @@ static mezzo_status end_of_kept(const char *path, const char *data, size_t n, in
         }
         const char *newline = *end > 1 ? memrchr(data, '\n', *end - 1) : NULL;
         size_t start = newline != NULL ? (size_t)(newline - data) + 1 : 0;
-        bool whole = data[*end - 1] == '\n'; // else torn by a crash: its step is written again
+        bool whole = data[*end - 1] == '\n'; // else a crash truncated it, and its step is written again
         int64_t step = 0;
         if (past_tail && whole && is_later(data + start, *end - start, last)) {
             *end = start;
@@ -105,7 +105,7 @@ static mezzo_status cut_after(const char *path, int64_t last) {
     return end < size ? mz_file_cut(path, end) : MEZZO_OK;
 }
 
-// The first `bytes` of the file, or all of it where it has fewer.
+// Computes the checksum of the first `bytes` of the file, or of all where it has fewer.
 static mezzo_status checksum(const char *path, uint64_t bytes, mz_written *out) {
     mz_map map;
     *out = (mz_written){0};
@@ -197,7 +197,7 @@ mezzo_status mz_metrics_open_to(mz_metrics_fn take, void *user, mz_metrics **out
 void mz_metrics_close(mz_metrics *metrics) {
     if (!metrics)
         return;
-    mz_file_discard(metrics->file); // nothing is staged: this closes
+    mz_file_discard(metrics->file); // nothing is staged, so this closes it
     mz_tfevents_close(metrics->events);
     mz_free(metrics->path);
     mz_text_free(&metrics->line);
@@ -233,7 +233,7 @@ static void add_value(mz_text *line, const mz_metric *value) {
     }
 }
 
-// Checks whether TensorBoard has this text already; remembers it.
+// Finds out whether TensorBoard lacks this text, and remembers it.
 static mezzo_status text_is_new(mz_metrics *metrics, const mz_metric *value, bool *is_new) {
     size_t i = 0;
     while (i < metrics->text_count && strcmp(metrics->texts[i].name, value->name) != 0)
@@ -274,7 +274,7 @@ static mezzo_status write_events(mz_metrics *metrics, int64_t step, const mz_met
     return mz_tfevents_write(metrics->events, step);
 }
 
-// A file that another program removed or moved away takes no more records: they go to the one that is now at the path.
+// Writes further records to the file that is now at the path, where another program removed or moved the old one.
 static mezzo_status follow_path(mz_metrics *metrics) {
     if (!mz_file_moved(metrics->file))
         return MEZZO_OK;

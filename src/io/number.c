@@ -10,8 +10,8 @@
 #include <string.h>
 #include <strings.h>
 
-// A program that calls setlocale() must not turn 0.5 into "0,5" in our files: conversions run in the "C" locale of this
-// thread.
+// Conversions run in the "C" locale of this thread, because a program that calls setlocale() must not turn 0.5 into
+// "0,5" in Mezzo's files.
 static locale_t c_locale;
 static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
 
@@ -90,7 +90,7 @@ bool mz_number_parse_int(const char *text, int64_t *out) {
         return *end == '\0' && errno == 0;
     }
     double value;
-    // Above 2^53 a decimal no longer names one integer.
+    // Above 2^53 a decimal no longer identifies one integer.
     if (!mz_number_parse(text, &value) || !(fabs(value) <= 9007199254740992.0) || value != floor(value))
         return false;
     *out = (int64_t)value;

@@ -17,14 +17,14 @@ void mz_picture_free(mz_picture *picture) {
 #include <png.h>
 #include <setjmp.h>
 
-// libpng leaves by longjmp from `on_error`. Everything that must outlive the jump is in a `work`; the two functions
-// that call setjmp have no variable that changes after it.
+// libpng returns by longjmp from `on_error`. Everything that must outlive the jump is in a `work`; the two functions
+// that call setjmp have no variable that changes afterwards.
 typedef struct work {
     char message[128];
     bool no_memory;
-    const uint8_t *at, *end; // reading
+    const uint8_t *at, *end; // used to read
     size_t left;             // bytes of chunks that may still be read
-    uint8_t *bytes;          // writing
+    uint8_t *bytes;          // used to write
     size_t used, room;
     png_bytep row[MZ_PNG_SIDE];
 } work;
@@ -81,7 +81,7 @@ static void nothing_to_flush(png_structp png) {
 }
 
 // --- reading -------------------------------------------------------------------------------------
-// Deflate makes at most 1032 bytes of one: a small file that claims a huge picture is refused before memory is taken.
+// Refuses a small file that claims a huge picture before memory is allocated: deflate makes at most 1032 bytes of one.
 static void check_claim(png_structp png, png_infop info, size_t n) {
     const uint64_t bits = (uint64_t)png_get_bit_depth(png, info) * png_get_channels(png, info);
     const uint64_t claimed = (bits * png_get_image_width(png, info) + 7) / 8 * png_get_image_height(png, info);
@@ -89,14 +89,14 @@ static void check_claim(png_structp png, png_infop info, size_t n) {
         png_error(png, "the file is too short for its image");
 }
 
-// The reader ignores texts, which it does not need and which are slow to inflate. It ignores color profiles too,
-// because libpng would convert the same samples to other gray values by them.
+// Ignores texts, which the reader does not need and which are slow to inflate, and color profiles, by which libpng
+// would convert the same samples to other gray values.
 static void ignore_metadata(png_structp png) {
     static const png_byte chunks[] = "tEXt\0zTXt\0iTXt\0cHRM\0gAMA\0iCCP\0sRGB\0cICP\0mDCV\0cLLI\0sBIT\0bKGD";
     png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, chunks, sizeof chunks / 5);
 }
 
-// Returns how often every row is read.
+// Sets the conversions, and returns the number of passes over the rows.
 static int ask_for(png_structp png, png_infop info, int channels) {
     const int type = png_get_color_type(png, info);
     png_set_scale_16(png);
@@ -114,9 +114,9 @@ static int ask_for(png_structp png, png_infop info, int channels) {
     return passes;
 }
 
-// With the last row libpng inflates whatever follows, to the stream's end: what it gets from there on is limited to
-// what a row can need, so that a few megabytes after the image do not become gigabytes. Deflate's stored blocks make a
-// row of `raw` bytes longer by far less than an eighth.
+// Reads the rows. With the last row libpng inflates whatever follows, to the stream's end, so its input from there on
+// is limited to what a row can need; otherwise a few megabytes after the image could become gigabytes. Deflate's stored
+// blocks lengthen a row of `raw` bytes by far less than an eighth.
 static void read_rows(png_structp png, work *w, const mz_picture *out, int passes, size_t raw) {
     for (int pass = 0; pass < passes; pass++)
         for (int64_t y = 0; y < out->height; y++) {
@@ -124,10 +124,10 @@ static void read_rows(png_structp png, work *w, const mz_picture *out, int passe
                 w->left = raw + raw / 8 + 1024;
             png_read_row(png, out->pixels + y * out->width * out->channels, NULL);
         }
-    w->left = SIZE_MAX; // libpng inflates nothing of what follows
+    w->left = SIZE_MAX; // libpng inflates nothing after this
 }
 
-// Everything that may jump. false: w->message says why.
+// Runs everything that may jump. Returns false where it failed; w->message has the reason.
 static bool read_all(png_structp png, png_infop info, work *w, size_t n, int channels, mz_picture *out) {
     if (setjmp(png_jmpbuf(png)) != 0)
         return false;
@@ -270,7 +270,8 @@ mezzo_status mz_png_read_channels(const char *path, int channels, mz_picture *ou
     return mz_map_end(&map, status);
 }
 
-// The header: 8 bytes of signature, length and name of the chunk IHDR, width, height, bits, and the type of colour.
+// Reads the header: 8 bytes of signature, length and name of the chunk IHDR, width, height, bits, and the type of
+// colour.
 mezzo_status mz_png_channels(const char *path, int *channels) {
     enum { TYPE = 25, HAS_COLOUR = 2 };
     mz_map map = {0};

@@ -15,12 +15,12 @@ enum { PIECE = 1 << 16 };
 struct mz_reader {
     char *where;
     int fd;
-    char *piece;          // [PIECE] of the file as it is stored
-    size_t begin, end;    // what of it was not taken
-    bool over, is_packed; // the file has no more; it is gzip
+    char *piece;          // [PIECE] bytes of the file as it is stored
+    size_t begin, end;    // the part of the piece that is still unused
+    bool over, is_packed; // the file has no more bytes; it is gzip
 #ifdef MEZZO_ZLIB
     z_stream zip;
-    bool zip_is_open, within; // within a member of a gzip file
+    bool zip_is_open, within; // within: the reader is inside a member of a gzip file
 #endif
 };
 
@@ -28,7 +28,7 @@ const char *mz_reader_where(const mz_reader *reader) {
     return reader->where;
 }
 
-// The next piece as it is stored, where the last one is used up.
+// Reads the next piece as it is stored, where the last one is used up.
 static mezzo_status fill(mz_reader *r) {
     if (r->begin < r->end || r->over)
         return MEZZO_OK;
@@ -63,7 +63,7 @@ static void give_memory(voidpf user, voidpf memory) {
 }
 
 static mezzo_status open_packed(mz_reader *r) {
-    enum { GZIP = 15 + 16 }; // inflateInit2: the largest window, of gzip
+    enum { GZIP = 15 + 16 }; // for inflateInit2: the largest window, gzip format
     r->zip = (z_stream){.zalloc = take_memory, .zfree = give_memory};
     r->zip_is_open = inflateInit2(&r->zip, GZIP) == Z_OK;
     return r->zip_is_open ? MEZZO_OK : MEZZO_ERR_MEMORY;
@@ -77,7 +77,7 @@ static void close_packed(mz_reader *r) {
 static mezzo_status read_packed(mz_reader *r, char *to, size_t n, size_t *got) {
     for (*got = 0; *got < n;) {
         MEZZO_TRY(fill(r));
-        if (r->begin == r->end) // the file is over
+        if (r->begin == r->end) // the file ends here
             return r->within ? mz_fail(MEZZO_ERR_FORMAT, "%s: the compressed data are cut off", r->where) : MEZZO_OK;
         const size_t room = n - *got < PIECE ? n - *got : PIECE;
         r->zip.next_in = (Bytef *)(r->piece + r->begin);

@@ -9,7 +9,7 @@
 enum { DEPTH = 4, NUMBER_BYTES = 64, MANY_KEYS = 1024 };
 
 // --- keeping -------------------------------------------------------------------------------------------------------
-// Returns what is written in front of a text that stands for a number which JSON does not have.
+// Reads a text that stands for a number which JSON does not have: "NaN", "Infinity" and "-Infinity".
 static bool not_finite(const char *text, size_t n, double *value) {
     static const struct {
         const char *name;
@@ -38,8 +38,8 @@ static mezzo_status add_value(mz_record *r, mz_metric value) {
 // --- lines as Mezzo writes them ------------------------------------------------------------------------------------
 typedef struct scanner {
     const char *at, *end;
-    char *free;       // of the record's bytes
-    uint64_t seen[4]; // one bit a hash of the keys so far
+    char *free;       // in the record's bytes: where the next text goes
+    uint64_t seen[4]; // one bit for each hash of the keys so far
 } scanner;
 
 static void skip_blanks(scanner *s) {
@@ -55,7 +55,7 @@ static bool take(scanner *s, char c) {
     return true;
 }
 
-// Returns a string without escapes, of printable ASCII: copied with a NUL. NULL: not one.
+// Returns a string of printable ASCII without escapes, copied with a NUL; NULL for any other.
 static const char *scan_string(scanner *s, size_t *n) {
     if (!take(s, '"'))
         return NULL;
@@ -77,7 +77,7 @@ static size_t scan_digits(const char *at, const char *end) {
     return n;
 }
 
-// RFC 8259, section 6: -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
+// Scans a number by RFC 8259, section 6: -? (0 | [1-9][0-9]*) (. [0-9]+)? ([eE] [+-]? [0-9]+)?
 static bool scan_number(scanner *s, mz_metric *out) {
     const char *p = s->at;
     p += p < s->end && *p == '-';
@@ -139,7 +139,7 @@ static bool scan_value(scanner *s, mz_metric *out) {
     return scan_number(s, out);
 }
 
-// Returns whether the key may have occurred: then all that came before are compared.
+// Returns whether the key has occurred before; all earlier keys are compared only where its hash has occurred.
 static bool occurs_again(scanner *s, const mz_record *r, const char *name) {
     uint32_t hash = 2166136261u; // FNV-1a
     for (const char *p = name; *p != '\0'; p++)
@@ -151,7 +151,7 @@ static bool occurs_again(scanner *s, const mz_record *r, const char *name) {
     return false;
 }
 
-// Scans a line. *done false: only the JSON reader can read it.
+// Scans a line. *done is false where only the JSON reader can read it.
 static mezzo_status scan_line(mz_record *r, const char *line, size_t n, bool *done) {
     scanner s = {.at = line, .end = line + n, .free = r->bytes};
     *done = false;
@@ -165,7 +165,7 @@ static mezzo_status scan_line(mz_record *r, const char *line, size_t n, bool *do
             return MEZZO_OK;
         const bool is_step = strcmp(value.name, "step") == 0;
         if ((is_step && stepped) || r->n == MANY_KEYS || occurs_again(&s, r, value.name))
-            return MEZZO_OK; // of many keys, the reader's table finds a second one faster
+            return MEZZO_OK; // with many keys, the JSON reader's table finds a repeated one faster
         stepped |= is_step;
         MEZZO_TRY(add_value(r, value));
     } while (take(&s, ','));
@@ -232,7 +232,7 @@ mezzo_status mz_record_read(mz_record *r, const char *line, size_t n) {
     begin(r);
     if (n > MZ_RECORD_BYTES_MAX)
         return mz_fail(MEZZO_ERR_FORMAT, "a line of %zu bytes is not a record", n);
-    MEZZO_TRY(MZ_RESERVE(r->bytes, r->bytes_cap, n + 2)); // a member's quotes and colon are more than its NULs
+    MEZZO_TRY(MZ_RESERVE(r->bytes, r->bytes_cap, n + 2)); // a member's quotes and colon take more bytes than its NULs
     MEZZO_TRY(scan_line(r, line, n, &done));
     if (done)
         return MEZZO_OK;

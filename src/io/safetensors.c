@@ -8,9 +8,9 @@
 #include "io/json.h"
 #include "io/quote.h"
 
-// As in the reference implementation: no real header comes near it.
+// The reference implementation has this limit; real headers are far smaller.
 #define MAX_HEADER ((size_t)100 * 1000 * 1000)
-#define PIECE      ((size_t)4 << 20) // bytes asked of `fill` at a time
+#define PIECE      ((size_t)4 << 20) // bytes that `fill` makes at a time
 
 static const struct {
     mezzo_dtype dtype;
@@ -18,9 +18,9 @@ static const struct {
 } dtype_names[] = {
     {MEZZO_F64, "F64"},        {MEZZO_F32, "F32"},        {MEZZO_BF16, "BF16"}, {MEZZO_F16, "F16"},
     {MEZZO_F8E4M3, "F8_E4M3"}, {MEZZO_F8E5M2, "F8_E5M2"}, {MEZZO_I64, "I64"},   {MEZZO_I32, "I32"},
-    {MEZZO_U16, "U16"},        {MEZZO_U8, "U8"},          {MEZZO_U8, "BOOL"}, // read only: one byte an element, as U8,
-                                                                              // which is the first of the two and so is
-                                                                              // written
+    {MEZZO_U16, "U16"},        {MEZZO_U8, "U8"},          {MEZZO_U8, "BOOL"}, // reading only: one byte an element, as
+                                                                              // U8; U8 is the first of the two and so
+                                                                              // the one that is written
 };
 
 static const char *dtype_to_text(mezzo_dtype dtype) {
@@ -39,14 +39,14 @@ static bool dtype_from_text(const char *text, mezzo_dtype *out) {
     return false;
 }
 
-// Elements and bytes of a shape; false when they do not fit in a size_t.
+// Computes elements and bytes of a shape; returns false when they do not fit in a size_t.
 static bool shape_size(const int64_t *shape, size_t rank, mezzo_dtype dtype, size_t *count, size_t *bytes) {
     size_t n = 1;
     bool empty = false;
     for (size_t i = 0; i < rank; i++) {
         if (shape[i] < 0)
             return false;
-        // A zero must not hide an overflow before it, nor be hidden by it.
+        // A zero must neither hide an overflow nor depend on the order of dimensions.
         if (shape[i] == 0)
             empty = true;
         else if (__builtin_mul_overflow(n, (size_t)shape[i], &n))
@@ -132,7 +132,7 @@ static bool put_tensor(json_t *header, const plan_entry *entry, size_t offset) {
     return put(header, item->name, tensor);
 }
 
-// Why a member of the header could not be put there.
+// Reports why a member of the header could not be added.
 static mezzo_status header_failed(const char *path, const char *what, const char *name) {
     if (mz_json_ran_out())
         return mz_fail(MEZZO_ERR_MEMORY, "%s: out of memory while making the header", path);
@@ -241,11 +241,11 @@ fail:
 
 // --- reading -------------------------------------------------------------------------------------------------------
 struct mz_safetensors {
-    char *where; // path, or what the bytes are called
+    char *where; // the path, or the caller's name for the bytes
     mz_map map;
-    json_t *header;                  // owns the names
+    json_t *header;                  // it owns the names
     mz_safetensors_tensor *tensors;  // by offset
-    const char **names;              // sorted; by_name[i] is the tensor of names[i]
+    const char **names;              // sorted; by_name[i] is the tensor with names[i]
     mz_safetensors_tensor **by_name; // sorted by name
     size_t count;
 };
@@ -353,14 +353,15 @@ static int compare_data(const void *a, const void *b) {
     const mz_safetensors_tensor *x = a, *y = b;
     if (x->data != y->data)
         return (const char *)x->data < (const char *)y->data ? -1 : 1;
-    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; // an empty tensor before its neighbour at the same place
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; // an empty tensor comes before its neighbour at the same
+                                                           // offset
 }
 
 static int compare_names(const void *a, const void *b) {
     return strcmp((*(mz_safetensors_tensor *const *)a)->name, (*(mz_safetensors_tensor *const *)b)->name);
 }
 
-// Every byte of data belongs to exactly one tensor.
+// Checks that every byte of data belongs to exactly one tensor.
 static mezzo_status check_cover(const mz_safetensors *file, size_t data_start) {
     const unsigned char *expected = file->map.data + data_start;
     for (size_t i = 0; i < file->count; i++) {
@@ -402,7 +403,7 @@ static mezzo_status parse(mz_safetensors *file) {
     char *where = mz_format("%s: header", file->where);
     if (!where)
         return MEZZO_ERR_MEMORY;
-    // Header, tensor or metadata, shape or offsets: three levels.
+    // Three levels: header; tensor or metadata; shape or offsets.
     mezzo_status status = mz_json_parse(where, text, size, 3, &file->header);
     mz_free(where);
     MEZZO_TRY(status);
@@ -426,7 +427,7 @@ static mezzo_status parse(mz_safetensors *file) {
     return MEZZO_OK;
 }
 
-// Takes over the map.
+// Opens a mapped file and takes over the map.
 static mezzo_status open_bytes(const char *where, mz_map map, mz_safetensors **out) {
     mz_safetensors *file = mz_alloc(1, sizeof *file);
     if (!file) {
@@ -537,7 +538,7 @@ mezzo_status mz_safetensors_read(const mz_safetensors *file, const char *name, m
         memcpy(values, tensor->data, tensor->bytes);
         return mz_safetensors_check(file);
     }
-    // mezzo_convert reads aligned elements; files of others promise no alignment.
+    // mezzo_convert reads aligned elements, which files of other programs do not promise.
     if ((uintptr_t)tensor->data % mezzo_dtype_size(tensor->dtype) == 0) {
         MEZZO_TRY(mezzo_convert(tensor->data, tensor->dtype, values, dtype, tensor->count));
         return mz_safetensors_check(file);

@@ -1,4 +1,4 @@
-// The messages are few and small, so they are encoded here, field numbers as in tensorflow/core/util/event.proto,
+// Encodes TensorBoard's few small messages itself. Field numbers are those of tensorflow/core/util/event.proto,
 // framework/summary.proto and framework/tensor.proto; the frame is that of tensorflow/core/lib/io/record_writer.cc.
 #define _GNU_SOURCE
 #include "io/tfevents.h"
@@ -9,7 +9,7 @@
 
 struct mz_tfevents {
     mz_file *file;
-    mz_text summary;       // Summary message: the values collected so far
+    mz_text summary;       // the Summary message with the values collected so far
     mz_text value, nested; // scratch
     mz_text record;        // scratch
 };
@@ -71,7 +71,8 @@ static void reset(mz_text *t) {
     t->len = 0;
 }
 
-// A failed append sticks to a text; it must reach the caller through whatever the text becomes part of.
+// Puts a message into another one. A text that failed to grow stays in error; the error must reach the caller through
+// every text that contains it.
 static void put_message(mz_text *out, unsigned field, mz_text *message) {
     if (message->status != MEZZO_OK)
         out->status = message->status;
@@ -79,13 +80,13 @@ static void put_message(mz_text *out, unsigned field, mz_text *message) {
 }
 
 // --- records -------------------------------------------------------------------------------------------------------
-// TFRecord hides checksums of checksums: rotated right by 15 bits, plus a constant.
+// Masks a checksum as TFRecord does: rotated right by 15 bits, plus a constant.
 static uint32_t masked_crc(const void *bytes, size_t n) {
     uint32_t crc = mz_crc32c(0, bytes, n);
     return (crc >> 15 | crc << 17) + 0xA282EAD8u;
 }
 
-// Frames `event` (whose first 12 bytes are room for length and its checksum) and writes it whole.
+// Frames `event`, whose first 12 bytes are space for the length and its checksum, and writes it in one call.
 enum { FRAME_HEAD = 12 };
 static mezzo_status write_record(mz_tfevents *e, mz_text *event) {
     MEZZO_TRY(event->status);
@@ -100,7 +101,7 @@ static mezzo_status write_record(mz_tfevents *e, mz_text *event) {
     return mz_file_write(e->file, event->data, event->len);
 }
 
-// Event: wall_time 1, step 2, file_version 3, summary 5, session_log 7.
+// Field numbers of Event: wall_time 1, step 2, file_version 3, summary 5, session_log 7.
 static void begin_event(mz_text *event, int64_t step) {
     static const char room[FRAME_HEAD];
     struct timespec now;
@@ -156,7 +157,7 @@ fail:
 void mz_tfevents_close(mz_tfevents *e) {
     if (!e)
         return;
-    mz_file_discard(e->file); // nothing is staged: this closes
+    mz_file_discard(e->file); // nothing is staged, so this closes it
     mz_text_free(&e->summary);
     mz_text_free(&e->value);
     mz_text_free(&e->nested);
@@ -165,7 +166,7 @@ void mz_tfevents_close(mz_tfevents *e) {
 }
 
 // --- values --------------------------------------------------------------------------------------------------------
-// Summary: value 1. Value: tag 1, simple_value 2, histo 5, tensor 8, metadata 9.
+// Field numbers of Summary: value 1. Value: tag 1, simple_value 2, histo 5, tensor 8, metadata 9.
 static void begin_value(mz_tfevents *e, const char *tag) {
     reset(&e->value);
     put_string(&e->value, 1, tag);
@@ -199,7 +200,7 @@ void mz_tfevents_add_text(mz_tfevents *e, const char *tag, const char *text) {
     end_value(e);
 }
 
-// bucket_limit 6 and bucket 7, both packed doubles.
+// Field numbers 6 (bucket_limit) and 7 (bucket), both packed doubles.
 static void put_counts(mz_text *histogram, const double *edges, const double *counts, size_t n) {
     for (unsigned field = 6; field <= 7; field++) {
         const double *values = field == 6 ? edges : counts;
@@ -233,8 +234,8 @@ void mz_tfevents_add_counts(mz_tfevents *e, const char *tag, const double *edges
     put_double(&e->nested, 3, total);
     put_double(&e->nested, 4, sum);
     put_double(&e->nested, 5, squares);
-    // A reader takes a bucket's left edge from the one before: an empty bucket before the first one says where that
-    // begins.
+    // A reader takes a bucket's left edge from the bucket before, so an empty bucket before the first one gives its
+    // edge.
     size_t from = total > 0 && first > 0 ? first - 1 : first;
     if (total > 0)
         put_counts(&e->nested, edges + from, counts + from, last + 1 - from);
@@ -251,7 +252,7 @@ mezzo_status mz_tfevents_write(mz_tfevents *e, int64_t step) {
     put_message(&e->record, 5, &e->summary);
     reset(&e->summary);
     mezzo_status status = write_record(e, &e->record);
-    // One failed append must not silence the rest of the run.
+    // One failed append must not stop the rest of the run's events.
     e->summary.status = e->value.status = e->nested.status = e->record.status = MEZZO_OK;
     return status;
 }

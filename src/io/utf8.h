@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Code point at `text`, with n > 0 bytes left. Returns its width, 1 to 4 bytes, or 0 if the bytes are not UTF-8.
+// Decodes the code point at `text`, with n > 0 bytes left. Returns its width, 1 to 4 bytes, or 0 if the bytes are not
+// UTF-8.
 static inline size_t mz_utf8_decode(const char *text, size_t n, uint32_t *code) {
     const unsigned char *s = (const unsigned char *)text;
     if (s[0] < 0x80) {
@@ -34,7 +35,7 @@ static inline size_t mz_utf8_decode(const char *text, size_t n, uint32_t *code) 
     return 0;
 }
 
-// Bytes of a valid code point, written to out[4]; returns 1 to 4.
+// Encodes a valid code point to out[4]; returns its 1 to 4 bytes.
 static inline size_t mz_utf8_encode(uint32_t code, char out[4]) {
     if (code < 0x80) {
         out[0] = (char)code;

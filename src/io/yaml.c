@@ -14,18 +14,18 @@ typedef struct anchor {
 } anchor;
 
 struct mz_yaml {
-    mz_yaml_node **nodes; // all nodes, to free them: an alias makes the tree share nodes
+    mz_yaml_node **nodes; // all nodes, to free them: with aliases the tree shares nodes
     size_t count, cap;
     anchor *anchors;
     size_t anchor_count, anchor_cap;
     mz_yaml_node *root;
 };
 
-// One collection that is being read.
+// Holds one collection during reading.
 typedef struct level {
     mz_yaml_node *node;
-    char *anchor;      // its name once it is whole; until then an alias to it would be a loop
-    char *pending_key; // map: a key whose value comes next
+    char *anchor;      // its name once the collection is complete; an earlier alias to it would be a loop
+    char *pending_key; // of a map: the key whose value comes next
     int pending_line;
 } level;
 
@@ -112,7 +112,7 @@ static mezzo_status set_anchor(reader *r, const char *name, mz_yaml_node *node) 
     return MEZZO_OK;
 }
 
-// Puts a whole node where it belongs: as the root, into a list, or as the value of the pending key.
+// Puts a complete node where it belongs: as the root, into a list, or as the value of the pending key.
 static mezzo_status place(reader *r, mz_yaml_node *node, int line) {
     if (r->depth == 0) {
         r->yaml->root = node;
@@ -169,7 +169,7 @@ static mezzo_status take_scalar(reader *r, const yaml_event_t *event) {
     mz_yaml_node *node = NULL;
     MEZZO_TRY(new_node(r, MZ_YAML_SCALAR, line, &node));
     node->quoted = event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-    node->weight += event->data.scalar.length / 16; // a long text after many aliases is large too
+    node->weight += event->data.scalar.length / 16; // many aliases of a long text are large, too
     node->text = mz_strdup(text);
     if (!node->text)
         return MEZZO_ERR_MEMORY;
@@ -265,7 +265,8 @@ static mezzo_status read_events(reader *r, yaml_parser_t *parser) {
     }
 }
 
-// The line, from 1, on which a text that is no YAML begins as TOML does: [section], [[section]] or key = value. 0: not.
+// Returns the line, from 1, on which a text that is no YAML begins as TOML does: [section], [[section]] or key = value;
+// 0: none.
 static int toml_line(const char *text, size_t n) {
     static const char name[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.\"";
     for (int line = 1; n > 0; line++) {
@@ -341,7 +342,7 @@ mezzo_status mz_yaml_load(const char *path, mz_yaml **out) {
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-// Words that YAML 1.1 or 1.2 readers take for something else than text.
+// Returns whether readers of YAML 1.1 or 1.2 take the word for something else than text.
 static bool is_word_of_yaml(const char *text) {
     static const char *const words[] = {"true", "false", "yes",  "no",  "on",  "off", "y", "n",     "null", "none",
                                         "~",    ".nan",  ".inf", "nan", "inf", "-",   ".", "-.inf", "+.inf"};
@@ -364,7 +365,7 @@ void mz_yaml_add_scalar(mz_text *out, const char *text) {
         uint32_t code;
         size_t width = mz_utf8_decode(text + i, n - i, &code);
         bool valid = width > 0;
-        if (!valid) { // not UTF-8: the byte as a Latin-1 character is the nearest thing YAML can hold
+        if (!valid) { // a byte that is not UTF-8 becomes a Latin-1 character, the nearest that YAML can hold
             code = (unsigned char)text[i];
             width = 1;
         }
@@ -378,7 +379,7 @@ void mz_yaml_add_scalar(mz_text *out, const char *text) {
             mz_text_addf(out, "\\x%02X", (unsigned)code);
         else if (code >= 0x10000)
             mz_text_addf(out, "\\U%08X", (unsigned)code);
-        // Line separators and other invisible signs; byte order marks, private and non-characters.
+        // These are line separators and other invisible signs, byte order marks, private characters and non-characters.
         else if ((code >= 0x2000 && code <= 0x3000) || code >= 0xD800)
             mz_text_addf(out, "\\u%04X", (unsigned)code);
         else

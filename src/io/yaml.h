@@ -1,4 +1,4 @@
-// Reads YAML as a tree of nodes with line numbers: as much as a configuration needs, with bounds on everything else.
+// Reads YAML as a tree of nodes with line numbers: as much as a configuration needs, and everything is limited in size.
 #ifndef MZ_IO_YAML_H
 #define MZ_IO_YAML_H
 
@@ -7,8 +7,8 @@
 #define MZ_YAML_MAX_BYTES ((size_t)1 << 20)
 #define MZ_YAML_MAX_DEPTH 32
 #define MZ_YAML_MAX_KEYS  4096 // of one map
-// With every alias counted as what it stands for, and a text as one more for each 16 bytes: a "billion laughs" stops
-// here.
+// Every alias counts as the nodes that it repeats, and a text as one more for each 16 bytes, which stops a "billion
+// laughs".
 #define MZ_YAML_MAX_NODES 100000
 
 typedef enum mz_yaml_kind { MZ_YAML_SCALAR, MZ_YAML_LIST, MZ_YAML_MAP } mz_yaml_kind;
@@ -17,27 +17,27 @@ typedef struct mz_yaml_node mz_yaml_node;
 struct mz_yaml_node {
     mz_yaml_kind kind;
     int line;                // from 1
-    char *text;              // scalar: NUL-terminated UTF-8 without NUL inside
-    bool quoted;             // scalar: written in quotes or as a block, so "true" is text and not a truth value
-    char **keys;             // map: one for each child, all different
-    int *key_lines;          // map
-    mz_yaml_node **children; // list, map; an alias is the same node again
+    char *text;              // of a scalar: NUL-terminated UTF-8 without NUL inside
+    bool quoted;             // of a scalar: in quotes or as a block, so that "true" is text and not a truth value
+    char **keys;             // of a map: one for each child, all different
+    int *key_lines;          // of a map
+    mz_yaml_node **children; // of a list or map; an alias repeats the same node
     size_t count, keys_cap, lines_cap, children_cap, weight;
 };
 
 typedef struct mz_yaml mz_yaml;
 
-// Parses one document. MEZZO_ERR_FORMAT, "WHERE:LINE: …": not YAML, a key twice in a map, more than one document, tags,
-// keys that are not text, an alias without anchor or inside its own anchor, or one of the bounds above.
+// Parses one document. MEZZO_ERR_FORMAT, "WHERE:LINE: …": not YAML, a repeated key in a map, more than one document,
+// tags, keys that are not text, an alias without anchor or inside its own anchor, or a limit of this file.
 mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yaml **out);
 mezzo_status mz_yaml_load(const char *path, mz_yaml **out);
 const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml);                     // NULL: an empty document
-void mz_yaml_free(mz_yaml *yaml);                                          // NULL is fine
+void mz_yaml_free(mz_yaml *yaml);                                          // NULL is allowed
 const mz_yaml_node *mz_yaml_get(const mz_yaml_node *map, const char *key); // NULL: not a map, or no such key
 
-// Returns whether the node is a scalar null: ~, null, or nothing at all, not quoted.
+// Returns whether the node is a null scalar: ~, null, or empty, not quoted.
 bool mz_yaml_is_null(const mz_yaml_node *node);
-// "text" as a scalar that reads back as itself: plain where that is safe, else in double quotes.
+// Appends "text" as a scalar that reads back as itself: plain where that is safe, else in double quotes.
 void mz_yaml_add_scalar(mz_text *out, const char *text);
 
 #endif

@@ -45,7 +45,7 @@ static mezzo_status find_list(const char *where, const mz_map *m, uint64_t *offs
     return MEZZO_OK;
 }
 
-// An extra field has the sizes and the offset that do not fit into 32 bits, in this order.
+// Reads from the extra field the sizes and the offset that do not fit into 32 bits, in this order.
 static void widen(mz_zip_entry *e, const unsigned char *extra, size_t n) {
     uint64_t *const wide[] = {&e->size, &e->packed, &e->offset};
     while (n >= 4) {
@@ -171,7 +171,7 @@ mezzo_status mz_zip_read(const mz_zip *zip, const char *where, size_t index, con
     MEZZO_TRY(find_bytes(zip, where, e, bytes));
 #ifdef MEZZO_ZLIB
     if (e->is_deflated) {
-        if (e->size / 1032 > e->packed + 64) // more than deflate can
+        if (e->size / 1032 > e->packed + 64) // deflate cannot compress that much
             return mz_fail(MEZZO_ERR_FORMAT, "%s: entry '%s' says that it unpacks to %llu bytes", where, e->name,
                            (unsigned long long)e->size);
         *owned = mz_alloc((size_t)e->size + 1, 1);

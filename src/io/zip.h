@@ -1,5 +1,5 @@
-// Maps ZIP archives, as numpy.savez writes them: files that are stored or deflated, also of 4 GiB and more. Files are
-// mapped. PKWARE's APPNOTE.TXT 6.3 defines the format.
+// Maps ZIP archives, as numpy.savez writes them: files that are stored or deflated, of any size. PKWARE's APPNOTE.TXT
+// 6.3 defines the format.
 #ifndef MZ_IO_ZIP_H
 #define MZ_IO_ZIP_H
 
@@ -19,12 +19,12 @@ typedef struct mz_zip {
     size_t count, cap;
 } mz_zip;
 
-// FORMAT names the file and what is wrong: no archive, a damaged one, an entry that is encrypted or packed in another
-// way. IO: it cannot be read.
+// Opens an archive. FORMAT names the file and what is wrong: no archive, a damaged one, an entry that is encrypted or
+// compressed otherwise. IO: it cannot be read.
 mezzo_status mz_zip_open(const char *path, mz_zip *out);
-// Gives the entries[index].size bytes of an entry: in the map, or unpacked into *owned, which the caller frees. FORMAT
-// also where they do not have its checksum; UNSUPPORTED: this build has no zlib.
+// Returns the entries[index].size bytes of an entry: in the map, or unpacked into *owned, which the caller frees.
+// FORMAT also where their checksum is wrong; UNSUPPORTED: this build has no zlib.
 mezzo_status mz_zip_read(const mz_zip *zip, const char *where, size_t index, const unsigned char **bytes, void **owned);
-mezzo_status mz_zip_end(mz_zip *zip, mezzo_status status); // closes; as mz_map_end. A zeroed one is fine
+mezzo_status mz_zip_end(mz_zip *zip, mezzo_status status); // closes it as mz_map_end does; a zeroed one is allowed
 
 #endif

@@ -1,6 +1,6 @@
-// Reads and writes adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: a run's come out as
-// PEFT's, and PEFT's stand beside imported weights. A is the same in both; B's rows are the layer's, and change places
-// with them.
+// Reads and writes adapters in PEFT's files, adapter_model.safetensors and adapter_config.json: exports write a run's
+// adapters, and imports read PEFT's beside imported weights. A is the same in both; B's rows are the layer's rows, and
+// are reordered with them.
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,14 +14,14 @@
 
 #define MAX_CONFIG ((size_t)1 << 20)
 
-// "layers.0.attn.q_proj" and its part "layers.0.self_attn.q_proj.weight" of a Hugging Face model →
-// "base_model.model.model.layers.0.self_attn.q_proj"; owned by the caller.
+// Returns the module's name in PEFT, which the caller frees. For "layers.0.attn.q_proj" and its part
+// "layers.0.self_attn.q_proj.weight" of a Hugging Face model it is "base_model.model.model.layers.0.self_attn.q_proj".
 static char *their_module(const mz_hf_family *family, const mz_hf_part *part) {
     const int n = (int)(strlen(part->name) - strlen(".weight"));
     return mz_format("base_model.model.%s%.*s", part->bare ? "" : family->prefix, n, part->name);
 }
 
-// One adapter: where its two tensors belong, with us and with PEFT.
+// Says where the two tensors of one adapter belong, in Mezzo and in PEFT.
 typedef struct place {
     char ours[512];
     char *theirs;
@@ -29,7 +29,7 @@ typedef struct place {
     mz_hf_order order;
 } place;
 
-// Does something with every adapter that a model can have; `user` is the caller's.
+// Is called for every adapter that a model can have; `user` is the caller's.
 typedef mezzo_status (*visit)(void *user, const place *p);
 
 static mezzo_status visit_weight(const mz_hf_family *family, const mz_model *model, const mz_param_spec *spec,
@@ -56,7 +56,7 @@ static mezzo_status visit_weight(const mz_hf_family *family, const mz_model *mod
     return status;
 }
 
-// Visits all linear layers: matrices that are called weight; those that are none (an embedding) have no adapters.
+// Visits all linear layers: matrices called weight. Other matrices (an embedding) have no adapters.
 static mezzo_status visit_all(const mz_hf_family *family, const mz_model *model, const mezzo_graph *graph, visit each,
                               void *user) {
     for (size_t i = 0; i < graph->n_params; i++) {
@@ -67,7 +67,7 @@ static mezzo_status visit_all(const mz_hf_family *family, const mz_model *model,
     return MEZZO_OK;
 }
 
-// A tensor of a list, from rows that lie consecutively.
+// Adds a tensor to the list, from consecutive rows.
 static mezzo_status add(mz_hf_list *list, const char *module, char which, const mz_safetensors_tensor *t,
                         mz_hf_order order, bool ours) {
     const mz_shape shape = {2, {t->shape[0], t->shape[1]}};
@@ -103,7 +103,7 @@ typedef struct writer {
     const mz_safetensors *weights;
     const mz_hf_family *family;
     mz_hf_list list;
-    json_t *modules; // each once
+    json_t *modules; // each module once
     int64_t rank;
 } writer;
 
@@ -131,7 +131,7 @@ static mezzo_status write_config(const writer *w, const char *folder) {
     json_t *config = json_pack("{ss ss sn sI sf sf sb ss sb sO}", "peft_type", "LORA", "task_type", "CAUSAL_LM",
                                "base_model_name_or_path", "r", (json_int_t)w->rank, "lora_alpha",
                                mz_lora_scale(w->weights) * (double)w->rank, "lora_dropout", 0.0, "fan_in_fan_out",
-                               w->family == &mz_hf_gpt2, // its layers are Conv1D's
+                               w->family == &mz_hf_gpt2, // its layers are Conv1D
                                "bias", "none", "inference_mode", 1, "target_modules", w->modules);
     return mz_json_save_owned(config, mz_format("%s/adapter_config.json", folder));
 }
@@ -165,7 +165,7 @@ fail:
 // --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     bool by_root = false;
-    double alpha = 8; // LoraConfig's, as is the rank, where nothing is said
+    double alpha = 8; // LoraConfig's default, as is the rank
     in->lora_rank = 8;
     MEZZO_TRY(mz_hf_check_keys(path, "LoraConfig", config));
     if (json_object_get(config, "peft_type") == NULL)
@@ -217,7 +217,7 @@ static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_s
                    (long long)p->cols, (long long)p->rows, (long long)in->lora_rank);
 }
 
-// Matches as Python's re.fullmatch.
+// Matches like Python's re.fullmatch.
 static mezzo_status match_whole(const char *folder, const char *pattern, const char *text, bool *matches) {
     mezzo_status status;
     mz_pattern *alone = NULL, *whole = NULL;
@@ -228,7 +228,8 @@ static mezzo_status match_whole(const char *folder, const char *pattern, const c
     *matches = false;
     if (where == NULL || anchored == NULL)
         MEZZO_TRY_GOTO(status, mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
-    MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, pattern, strlen(pattern), &alone)); // a whole one
+    MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, pattern, strlen(pattern),
+                                             &alone)); // checks the whole pattern alone
     MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, anchored, strlen(anchored), &whole));
     MEZZO_TRY_GOTO(status, mz_match_room(&room));
     mz_matches walk = mz_matches_of(whole, room, text, strlen(text));
@@ -242,7 +243,8 @@ fail:
     return status;
 }
 
-// A list has modules' names or their ends; a text is a pattern, or stands for all linear layers but the head.
+// Returns whether a module is targeted. A list has modules' names or their ends; a text is a pattern, or means all
+// linear layers but the head.
 static mezzo_status is_target(const char *folder, const json_t *targets, const char *module, bool *is) {
     const char *text = json_string_value(targets);
     const json_t *one;
@@ -268,7 +270,7 @@ static bool is_layer(const json_t *layers, long long layer) {
     return is;
 }
 
-// PEFT passes over tensors of modules that its configuration does not target.
+// Refuses tensors of modules that the configuration does not target, because PEFT ignores them.
 static mezzo_status check_target(const mz_import *in, const char *theirs) {
     const char *module = theirs + strlen("base_model.model."), *number = strpbrk(module, "0123456789");
     const json_t *layers = json_object_get(in->adapter_config, "layers_to_transform");
@@ -296,7 +298,7 @@ static mezzo_status read_one(void *user, const place *p) {
     return MEZZO_OK;
 }
 
-// Without this check a tensor that belongs to no layer would be lost without a message.
+// Refuses tensors that belong to no layer, which would otherwise be lost without a message.
 static mezzo_status check_rest(const mz_import *in) {
     for (size_t i = 0; i < mz_safetensors_count(in->adapter); i++) {
         const mz_safetensors_tensor *t = mz_safetensors_at(in->adapter, i);

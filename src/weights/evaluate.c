@@ -1,4 +1,4 @@
-// Implements mezzo_run_eval, also for weights as an export writes them.
+// Implements mezzo_run_eval, also for weights rounded as an export writes them.
 #include "train/evaluate.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/gguf.h"
 
-// One part's values as they come back from a file in the format.
+// Rounds one part's values to what a file in the format gives back.
 static mezzo_status round_part(const mz_gguf_format *f, const mz_hf_part *part, bool vector, int64_t cols,
                                float *values) {
     const size_t n = (size_t)(part->rows * cols);

@@ -14,11 +14,11 @@
 #include "train/folder.h"
 
 typedef struct exporter {
-    char checkpoint[4096], run[4096]; // folders
+    char checkpoint[4096], run[4096]; // paths of these folders
     mezzo_checkpoint state;
-    const char *file; // of the weights
+    const char *file; // the name of the weights' file
     const mz_hf_family *family;
-    const mz_gguf_family *gguf; // NULL: Hugging Face's files
+    const mz_gguf_family *gguf; // NULL: the export writes Hugging Face's files
     mz_gguf_format format;
     float *factors[MZ_GGUF_FACTORS]; // of scaled positions
     mezzo_dtype dtype;
@@ -50,7 +50,7 @@ static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
     e->file = mz_checkpoint_files[e->state.has_ema && !o->no_ema ? 2 : 0];
     MEZZO_TRY(mz_run_folder(e->checkpoint, e->run, sizeof e->run));
     MEZZO_TRY(mz_description_read(e->checkpoint, e->state.model, &e->model));
-    e->model.config.seq_len = mz_model_positions(&e->model.config); // a file knows no other context
+    e->model.config.seq_len = mz_model_positions(&e->model.config); // the file has no other context length
     MEZZO_TRY(mz_model_compare_hash(&e->model, e->state.graph, e->checkpoint));
     if (o->onnx != (e->model.maker->save != NULL))
         return mz_fail(MEZZO_ERR_INVALID, "%s: the model %s an ONNX file: export it %s", e->checkpoint,
@@ -94,11 +94,11 @@ static mezzo_status check_param(const exporter *e, const mz_param_spec *spec, co
                    e->checkpoint, e->file, spec->name, mz_shape_text(&spec->shape, text, sizeof text));
 }
 
-static bool is_padded(const exporter *e, int64_t cols) { // that Q8_0 cannot have such rows
+static bool is_padded(const exporter *e, int64_t cols) { // whether rows of this width cannot be Q8_0
     return e->format.q8_0 && cols % MZ_Q8_0_VALUES != 0;
 }
 
-// Adds a tensor, whose blocks are taken over, in the format that it is written in.
+// Adds a tensor in the format of the export, and takes over its blocks.
 static mezzo_status add_blocks(exporter *e, const mz_hf_part *part, const char *name, const mz_shape *shape,
                                bool vector, mz_hf_block *blocks, size_t n) {
     mezzo_dtype dtype = part->fp32 ? MEZZO_F32 : e->dtype;
@@ -124,7 +124,7 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     }
     mz_hf_order order = part->order;
     order.ours = true;
-    // The parameter's rows are what is transposed here, not the tensor's.
+    // This transposes the parameter's rows, not the tensor's.
     *block = (mz_hf_block){.data = data,
                            .dtype = MEZZO_F32,
                            .rows = shape.dim[0],
@@ -137,7 +137,7 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     return status;
 }
 
-// Adds a convolution's: a block for each of its results, [in, pixels] of our [pixels, in].
+// Adds a convolution: a block for each of its results, whose [in, pixels] is our [pixels, in].
 static mezzo_status add_planes(exporter *e, const mz_hf_part *part, const unsigned char *data, const mz_shape *ours) {
     const int64_t *d = ours->dim, each = part->pixels * d[3];
     const mz_shape shape = {4, {d[0], d[3], d[1], d[2]}};
@@ -155,7 +155,7 @@ static mezzo_status add_planes(exporter *e, const mz_hf_part *part, const unsign
     return MEZZO_OK;
 }
 
-// The parts of a parameter that are slices of the same tensor as part `first`.
+// Adds the parts of a parameter that are slices of the same tensor as part `first`.
 static mezzo_status add_slices(exporter *e, const mz_hf_parts *parts, size_t first, const unsigned char *data,
                                int64_t cols) {
     const mz_hf_part *part = &parts->items[first];
@@ -173,7 +173,7 @@ static mezzo_status add_slices(exporter *e, const mz_hf_parts *parts, size_t fir
     return add_blocks(e, part, part->name, &shape, false, blocks, (size_t)part->slices);
 }
 
-// The tensors of a parameter, by the names of the files that are written.
+// Lists the tensors of a parameter, by the names in the files that the export writes.
 static mezzo_status map_parts(const exporter *e, const mz_param_spec *spec, mz_hf_parts *parts) {
     MEZZO_TRY(e->family->map(e->family, &e->model, spec->name, &spec->shape, parts));
     return e->gguf != NULL ? mz_gguf_rename(e->gguf, &e->model.config, parts) : MEZZO_OK;
@@ -200,7 +200,7 @@ static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     MEZZO_TRY(data_of(e, spec, t, &data));
     mezzo_status status = map_parts(e, spec, &parts);
     for (size_t i = 0; i < parts.count && status == MEZZO_OK; row += parts.items[i++].rows)
-        status = parts.items[i].slice > 0    ? MEZZO_OK // in the tensor of slice 0
+        status = parts.items[i].slice > 0    ? MEZZO_OK // slice 0 has added the tensor
                  : parts.items[i].slices > 0 ? add_slices(e, &parts, i, data, cols)
                  : parts.items[i].pixels > 0
                      ? add_planes(e, &parts.items[i], data, &spec->shape)
@@ -210,7 +210,7 @@ static mezzo_status add_param(exporter *e, const mz_param_spec *spec) {
     return status;
 }
 
-// transformers' GPT-2 has a bias everywhere; a model that was trained without gets zeros, which add nothing.
+// Adds a bias of zeros: transformers' GPT-2 has a bias everywhere, and the model was trained without.
 static mezzo_status add_zero_bias(exporter *e, const mz_param_spec *spec) {
     mz_hf_parts parts = {0};
     size_t n = strlen(spec->name), k = strlen(".weight");
@@ -225,13 +225,13 @@ static mezzo_status add_zero_bias(exporter *e, const mz_param_spec *spec) {
     return status;
 }
 
-static size_t count_parts(const exporter *e) { // at most: a parameter has no more parts than rows
+static size_t count_parts(const exporter *e) { // an upper bound: a parameter has no more parts than rows
     size_t n = 0;
     for (size_t i = 0; i < e->graph->n_params; i++) {
         mz_hf_parts parts = {0};
         const mz_param_spec *spec = &e->graph->params[i];
         if (e->family->map(e->family, &e->model, spec->name, &spec->shape, &parts) == MEZZO_OK)
-            n += parts.count + 1; // and a bias
+            n += parts.count + 1; // 1 for a bias
         mz_free(parts.items);
     }
     return n + MZ_GGUF_FACTORS;
@@ -278,7 +278,7 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
     return status;
 }
 
-// tokenizer.json, and what older programs read of one that splits as GPT-2 does.
+// Writes tokenizer.json, and the files that older programs read for a tokenizer that splits as GPT-2 does.
 static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char *folder) {
     char *path = mz_format("%s/tokenizer.json", folder);
     mezzo_status status = path != NULL ? mezzo_tokenizer_save(tok, path) : MEZZO_ERR_MEMORY;
@@ -319,7 +319,7 @@ static int64_t item_bytes(const mz_safetensors_item *item) {
     return bytes;
 }
 
-// The tensor after the last of the file that begins with tensor `first`.
+// Returns the end of the tensors of the file that begins with tensor `first`.
 static size_t shard_end(const exporter *e, size_t first) {
     size_t end = first;
     for (int64_t bytes = 0; end < e->list.count; end++) {
@@ -340,7 +340,7 @@ static mezzo_status write_weights(const exporter *e, const char *folder, const c
     return status;
 }
 
-// The files of a sharded model, and in `map` which tensor is in which.
+// Writes the files of a sharded model, and notes in `map` which file has which tensor.
 static mezzo_status write_shards(const exporter *e, const char *folder, int64_t files, json_t *map, int64_t *bytes) {
     size_t first = 0;
     for (int64_t k = 1; first < e->list.count; k++) {
@@ -442,7 +442,7 @@ static mezzo_status write_gguf(const exporter *e, const char *path) {
         mz_log("notice", "%zu tensors are written in f16: their rows are no multiple of %d, which q8_0 needs", wide,
                MZ_Q8_0_VALUES);
     MEZZO_TRY_GOTO(status, mz_gguf_write_config(e->gguf, e->checkpoint, &e->model.config, &meta));
-    // No general.name: llama.cpp takes some tokenizers' rules from it.
+    // general.name is left out: llama.cpp takes some tokenizers' rules from it.
     mz_gguf_put_int(&meta, "general.file_type", e->format.file_type);
     mz_gguf_put_int(&meta, "general.quantization_version", 2);
     MEZZO_TRY_GOTO(status, put_tokenizer(e, path, &meta));
@@ -477,7 +477,7 @@ static mezzo_status export_gguf(exporter *e, const mezzo_export_options *o) {
 }
 
 // --- ONNX ----------------------------------------------------------------------------------------------------------
-// Exports the file that came in, with the checkpoint's weights, adapters added.
+// Exports the imported file with the checkpoint's weights, adapters added.
 static mezzo_status export_onnx(exporter *e, const mezzo_export_options *o, mezzo_export_result *result) {
     mezzo_device *device = NULL;
     mz_session session = {0};

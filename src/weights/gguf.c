@@ -1,4 +1,4 @@
-// Applies the names, keys and formats of gguf.def in the two directions.
+// Applies the names, keys and formats of gguf.def in both directions.
 #include "weights/gguf.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static const struct only_row {
 #include "weights/gguf.def"
 };
 
-// Read one by one.
+// Keys that other functions read.
 static const char *const others[] = {"vocab_size",
                                      "rope.dimension_count",
                                      "attention.value_length",
@@ -52,8 +52,8 @@ static const char *const others[] = {"vocab_size",
                                      "rope.scaling.yarn_beta_fast",
                                      "rope.scaling.yarn_beta_slow"};
 enum { SOFTMAX = 1, SIGMOID = 2 }; // values of expert_gating_func
-enum { LLAMA3_ORIGINAL = 8192 };   // Llama 3's context, where a file says nothing
-enum { GEMMA2_WINDOW = 4096 };     // the same of Gemma 2's window
+enum { LLAMA3_ORIGINAL = 8192 };   // Llama 3's context length, for files that give none
+enum { GEMMA2_WINDOW = 4096 };     // Gemma 2's window, for files that give none
 
 const mz_gguf_family *mz_gguf_by_model(const char *model) {
     for (size_t i = 0; i < MZ_COUNT(families); i++)
@@ -111,7 +111,7 @@ static const char *name_of(const char *model, const char *module) {
     return NULL;
 }
 
-// "mlp.experts.3.up_proj" loses its number, which *slice gets; -1: it has none.
+// Removes the number from "mlp.experts.3.up_proj" and sets *slice to it; -1: there is none.
 static void cut_expert(char *module, int64_t *slice) {
     static const char word[] = "experts.";
     char *at = strstr(module, word), *end;
@@ -172,9 +172,10 @@ mezzo_status mz_gguf_rename(const mz_gguf_family *g, const mezzo_model_config *m
 }
 
 // --- scaled positions ----------------------------------------------------------------------------------------------
-// As Llama 3.1 defines it: long wavelengths are divided by the factor, short ones stay, between them a straight line.
+// Returns the factor as Llama 3.1 defines it: it divides long wavelengths, leaves short ones, and is interpolated
+// linearly between them.
 static double llama3_factor(const mezzo_model_config *m, double frequency) {
-    const double turns = (double)m->rope_original * frequency / (2 * M_PI); // in the original context
+    const double turns = (double)m->rope_original * frequency / (2 * M_PI); // turns within the original context
     if (turns > m->rope_high)
         return 1;
     if (turns < m->rope_low)
@@ -252,7 +253,8 @@ static mezzo_status get_number(reader *r, const char *key, mz_key_type type, dou
     return MEZZO_OK;
 }
 
-// Returns whether a row is the family's: of several rows of a key the first one is that lists it, or that lists none.
+// Returns whether a row belongs to the family. Of several rows of a key it is the first one that lists the family, or
+// that lists none.
 static bool belongs(const mz_gguf_family *g, const struct key_row *row) {
     for (const struct key_row *one = keys; one < row; one++)
         if (strcmp(one->key, row->key) == 0 && is_listed(one->families, g->model))
@@ -273,7 +275,7 @@ static mezzo_status read_row(reader *r, const struct key_row *row) {
     return MEZZO_OK;
 }
 
-// Keys of a family that has no choice there must say what it computes.
+// Checks a key for which the family has no choice: its value must be what the family computes.
 static mezzo_status check_row(reader *r, const struct key_row *row, const mezzo_model_config *resolved) {
     const mz_model_key *key = field_of(row->field);
     double value;
@@ -350,7 +352,7 @@ static mezzo_status read_norm(reader *r) {
     return MEZZO_OK;
 }
 
-// Dimensions of a head that turn, as the share that makes exactly so many of them.
+// Reads the number of rotated dimensions of a head, as the share that gives exactly this number.
 static mezzo_status read_rotary(reader *r) {
     int64_t dims = r->out->head_dim > 0 ? r->out->head_dim : r->out->d_model / r->out->heads, head = dims;
     if (r->decoder->positions != MZ_POSITIONS_ROTARY)
@@ -385,7 +387,7 @@ static mezzo_status read_window(reader *r) {
     return refuse(r, "attention.sliding_window", (double)window, "windows in a GGUF file are not supported");
 }
 
-// A number of rope.scaling, or its other value where it is missing.
+// Reads a number of rope.scaling, or takes `absent` where it is missing.
 static mezzo_status get_scaling(reader *r, const char *key, double absent, double *out) {
     *out = absent;
     return has(r, key) ? mz_gguf_get_double(r->file, full(r, key), out) : MEZZO_OK;
@@ -399,7 +401,8 @@ static mezzo_status read_original(reader *r, int64_t absent) {
                : MEZZO_OK;
 }
 
-// The factors say what llama3's scaling does, but not in its numbers: Llama's own, or those that an export wrote.
+// Finds llama3's numbers from the factors, which state the scaling otherwise: Llama's own numbers, or those that an
+// export wrote.
 static mezzo_status read_factors(reader *r, const mz_safetensors_tensor *t) {
     static const char *const own[] = {"mezzo.rope_factor", "mezzo.rope_low", "mezzo.rope_high"};
     mezzo_model_config *m = r->out;
@@ -509,7 +512,7 @@ static mezzo_status read_experts(reader *r) {
                : refuse(r, "expert_gating_func", (double)gate, "this architecture is not computed so here");
 }
 
-// Reads what only the tensors show.
+// Reads facts that only the presence of tensors shows.
 static void read_presence(reader *r) {
     mezzo_model_config *m = r->out;
     const struct {
@@ -526,7 +529,8 @@ static void read_presence(reader *r) {
         m->tie_head = !r->g->shared_head && tensor(r, MZ_GGUF_HEAD) != NULL ? MZ_HEAD_OWN : MZ_HEAD_TIED;
 }
 
-// Returns what llama.cpp divides scores by the root of, for Gemma 2 and 3: 27B's by their number of blocks.
+// Returns the number by whose root llama.cpp divides scores, for Gemma 2 and 3; it recognizes 27B by its number of
+// blocks.
 static int64_t score_divisor(const mezzo_model_config *m) {
     return m->layers == 46 || m->layers == 62 ? m->d_model / m->heads : m->head_dim;
 }
@@ -556,7 +560,7 @@ mezzo_status mz_gguf_read_config(const mz_gguf_family *g, const mz_hf_family *fa
     if (g->windows)
         out->query_scalar = score_divisor(out);
     if (strcmp(g->model, "smollm3") == 0)
-        out->no_rope_every = 4; // llama.cpp's, which has no key for it
+        out->no_rope_every = 4; // llama.cpp's constant, for which it has no key
     read_presence(&r);
     const mezzo_model_config resolved = mz_decoder_resolve(r.decoder, out);
     for (size_t i = 0; i < MZ_COUNT(keys); i++)

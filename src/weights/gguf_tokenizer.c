@@ -1,5 +1,5 @@
-// Reads and writes tokenizers in GGUF's keys, tokenizer.ggml.*, by way of tokenizer.json: its model "gpt2" is BPE of
-// bytes with a named way to split a text, its model "llama" is sentencepiece's, which joins the neighbours whose piece
+// Reads and writes tokenizers in GGUF's keys, tokenizer.ggml.*, through tokenizer.json. GGUF's model "gpt2" is BPE of
+// bytes with a named way to split a text; its model "llama" is sentencepiece's, which joins the neighbours whose piece
 // has the best score.
 #include <stdlib.h>
 
@@ -11,15 +11,15 @@
 #include "checkpoint/checkpoint.h"
 #include "weights/gguf.h"
 
-#define SPACE "\xE2\x96\x81" // U+2581, sentencepiece's
+#define SPACE "\xE2\x96\x81" // U+2581, which sentencepiece writes for a space
 #define MODEL "tokenizer.ggml.model"
 
-// Ways to split that llama.cpp has a name for. The first row with a pattern is what an export writes.
+// Ways to split that llama.cpp has a name for. An export writes the first row with the tokenizer's pattern.
 static const struct splitter {
     const char *pre;
-    const char *pattern; // as mz_json_pattern_named takes it
-    bool whole_first;    // a word that is a token becomes it (ignore_merges)
-    bool digits;         // before the pattern, digits are parted one by one
+    const char *pattern; // as mz_json_pattern_named accepts it
+    bool whole_first;    // a word that is a token is not split further (ignore_merges)
+    bool digits;         // digits are separated one by one before the pattern
 } splitters[] = {
     {"gpt-2", "gpt2", false, false},      {"phi-2", "gpt2", false, false},       {"olmo", "gpt2", false, false},
     {"mpt", "gpt2", false, false},        {"gigachat", "gpt2", false, false},    {"smollm", "gpt2", false, true},
@@ -33,7 +33,7 @@ static const struct splitter {
 typedef struct source {
     const char *where;
     const mz_gguf *file;
-    mz_piece *tokens; // the trailing unused ones are left out
+    mz_piece *tokens; // without trailing unused ones
     size_t n;
 } source;
 
@@ -41,12 +41,12 @@ static mezzo_status fail_memory(void) {
     return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
 }
 
-// Takes the item over.
+// Appends the item, which the list takes over.
 static mezzo_status append(json_t *list, json_t *item) {
     return json_array_append_new(list, item) == 0 ? MEZZO_OK : fail_memory();
 }
 
-// A member by a key that does not end with NUL; false: out of memory.
+// Finds a member by a key that does not end with NUL. Returns false when out of memory.
 static bool find_member(const json_t *object, const char *key, size_t n, json_t **out) {
     char *copy = NULL;
     *out = NULL;
@@ -107,7 +107,7 @@ static mezzo_status find_splitter(const source *s, const struct splitter **out) 
                    s->where, mz_quote_bytes(pre, n).text);
 }
 
-// A tokenizer.json splits by ByteLevel's own pattern, or by Split before it.
+// Makes the part of a tokenizer.json that splits: ByteLevel's own pattern, or a Split before it.
 static mezzo_status make_split(const struct splitter *how, json_t **out) {
     const char *pattern;
     json_t *list = json_array();
@@ -195,20 +195,20 @@ static mezzo_status get_flag(const source *s, const char *key, bool absent, bool
     return mz_gguf_find(s->file, key) != NULL ? mz_gguf_get_bool(s->file, key, out) : MEZZO_OK;
 }
 
-// The text of the token that `key` names; *text NULL: none.
+// Finds the text of the token that `key` names; *text NULL: none.
 static mezzo_status get_special(const source *s, const char *key, json_t *ids, const char *id_key, char **text) {
     int64_t id;
     *text = NULL;
     if (mz_gguf_find(s->file, key) == NULL)
         return MEZZO_OK;
     MEZZO_TRY(mz_gguf_get_int(s->file, key, 0, UINT32_MAX, &id));
-    if ((uint64_t)id >= s->n) // llama.cpp passes over such a number
+    if ((uint64_t)id >= s->n) // llama.cpp ignores such a number
         return MEZZO_OK;
     MEZZO_TRY(mz_json_copy_text(s->tokens[id].text, s->tokens[id].n, text));
     return mz_json_set(ids, id_key, json_integer(id));
 }
 
-// A text of which the tokenizer library makes "bos A".
+// Adds a template with which the tokenizer library makes "bos A" of a text.
 static mezzo_status add_beginning(json_t *frame, const char *bos, const json_t *id) {
     json_t *begin = json_pack("{s:{s:s, s:i}}", "SpecialToken", "id", bos, "type_id", 0);
     json_t *text = json_pack("{s:{s:s, s:i}}", "Sequence", "id", "A", "type_id", 0);
@@ -284,7 +284,7 @@ fail:
 
 // --- writing -------------------------------------------------------------------------------------------------------
 typedef struct token {
-    const char *text; // NULL: the tokenizer has none of this number
+    const char *text; // NULL: the tokenizer has no such number
     size_t n;
     mz_piece_type type;
     float score;
@@ -310,7 +310,7 @@ static const char *type_of(const json_t *part) {
     return type != NULL ? type : "";
 }
 
-// The items of a Sequence, or the one part there is, as a list of its own; empty where there is none.
+// Returns the items of a Sequence, or the only part as a list of one; empty where there is none.
 static json_t *items_of(const json_t *part, const char *list) {
     const json_t *items = json_object_get(part, list);
     if (strcmp(type_of(part), "Sequence") == 0 && json_is_array(items))
@@ -342,7 +342,7 @@ static bool is_pattern(const json_t *split, const char **named) {
     return false;
 }
 
-// Digits?, then Split and ByteLevel, or ByteLevel with its own pattern.
+// Recognizes Digits, if present, then Split and ByteLevel, or ByteLevel with its own pattern.
 static mezzo_status find_pre(const sink *s, const char **pre) {
     json_t *items = items_of(json_object_get(s->frame, "pre_tokenizer"), "pretokenizers"), *one;
     const bool whole = json_is_true(json_object_get(s->model, "ignore_merges"));
@@ -364,7 +364,7 @@ static mezzo_status find_pre(const sink *s, const char **pre) {
     }
     json_decref(items);
     if (json_array_size(s->merges) == 0 && !other && pattern == NULL)
-        pattern = "gpt2"; // bytes without merges: no way to split changes them
+        pattern = "gpt2"; // bytes without merges: any way to split has the same result
     if (prefix)
         return refuse(s, "a space before a text (add_prefix_space)");
     for (i = 0; i < MZ_COUNT(splitters) && !other && pattern != NULL; i++)
@@ -427,7 +427,7 @@ static void add_pair(mz_gguf_meta *meta, const char *left, size_t n, const char 
     mz_text_free(&both);
 }
 
-// Finds a merge's two tokens: a list, or, in older files, "left right".
+// Finds the two tokens of a merge, which is a list or, in older files, "left right".
 static void merge_parts(const json_t *merge, const char **left, size_t *n, const char **right, size_t *m) {
     const json_t *a = json_array_get(merge, 0), *b = json_array_get(merge, 1);
     if (a != NULL) {
@@ -458,7 +458,7 @@ static mezzo_status write_bytes(sink *s) {
 }
 
 // --- characters ----------------------------------------------------------------------------------------------------
-// Tokens of single characters as BPE of their bytes: those of several bytes are merged from the left.
+// Writes tokens of single characters as BPE of their bytes; characters of several bytes are merged from the left.
 static mezzo_status write_characters(sink *s, mz_text *letters) {
     size_t merges = 0, n;
     mz_gguf_put_text(s->meta, MODEL, "gpt2", 4);
@@ -475,7 +475,7 @@ static mezzo_status write_characters(sink *s, mz_text *letters) {
     for (int32_t t = 0; t < s->tok->vocab; t++, text += strlen(text) + 1) {
         MEZZO_TRY(set_token(s, t, text, strlen(text), MZ_PIECE_NORMAL));
         (void)s->tok->kind->bytes(s->tok, t, &n);
-        // A letter of a byte from 0x80 on takes two bytes of UTF-8.
+        // The letter for a byte from 0x80 on takes two bytes of UTF-8.
         for (size_t k = 1; k < n; k++)
             add_pair(s->meta, text, 2 * k, text + 2 * k, 2);
     }
@@ -488,8 +488,8 @@ static int64_t id_of(const sink *s, const char *text, size_t n) {
     return find_member(s->vocab, text, n, &id) && id != NULL ? json_integer_value(id) : -1;
 }
 
-// "A|B", with which words are parted at symbols of the user's: these tokens are llama.cpp's too. False: another
-// pattern.
+// Marks the tokens of the pattern "A|B", which splits words at symbols of the user; they are tokens in llama.cpp, too.
+// Returns false for another pattern.
 static bool mark_symbols(sink *s, const char *pattern) {
     mz_text symbol = {0};
     bool known = true;
@@ -512,7 +512,8 @@ static bool mark_symbols(sink *s, const char *pattern) {
     return known;
 }
 
-// Returns what parts a text into words: nothing, or at a space, of which none is left, or at symbols that are tokens.
+// Returns whether llama.cpp has this split of a text into words: none, at spaces, of which none is left, or at symbols
+// that are tokens.
 static bool is_known_split(sink *s, const json_t *split) {
     const json_t *pattern = json_object_get(split, "pattern");
     const char *text = json_string_value(json_object_get(pattern, "String"));
@@ -526,7 +527,8 @@ static bool is_known_split(sink *s, const json_t *split) {
            strcmp(behaviour, "Isolated") == 0 && mark_symbols(s, regex);
 }
 
-// Only what llama.cpp does by itself: spaces become U+2581, with one before a text (*prefix) or none.
+// Checks that the tokenizer treats spaces as llama.cpp does: they become U+2581, with one before a text (*prefix) or
+// none.
 static mezzo_status check_spaces(sink *s, bool *prefix) {
     json_t *before = items_of(json_object_get(s->frame, "normalizer"), "normalizers");
     json_t *splits = items_of(json_object_get(s->frame, "pre_tokenizer"), "pretokenizers"), *one;
@@ -559,8 +561,8 @@ static mezzo_status check_spaces(sink *s, bool *prefix) {
     return other || !spaces ? refuse(s, "these rules of normalization and splitting") : MEZZO_OK;
 }
 
-// llama.cpp joins whatever makes a token, the highest score first. The merges are that where they are all ways to part
-// a token into two, and those of one token follow each other.
+// Sets scores from merges. llama.cpp joins any two tokens that make a token, the highest score first. That equals the
+// merges where they are all ways to divide a token into two, and those of one token follow each other.
 static mezzo_status set_scores(sink *s) {
     const char *left, *right;
     json_t *merge;
@@ -650,8 +652,8 @@ static bool begins_with_special(const json_t *frame) {
     return found;
 }
 
-// Where llama.cpp finds no end it takes token 11 for one, or 2 of sentencepiece: a token that is no text, or the zero
-// byte, says otherwise.
+// Writes end tokens. Without one, llama.cpp takes token 11, or 2 for sentencepiece; a token that is no text, or the
+// zero byte, prevents that.
 static void put_ends(const sink *s, const json_t *ids) {
     const int64_t bos = first_id(ids, "bos_token_id");
     int64_t eos = first_id(ids, "eos_token_id");
@@ -695,7 +697,7 @@ mezzo_status mz_gguf_write_tokenizer(const char *where, const mezzo_tokenizer *t
     status = tok->kind->save(tok, frame);
     if (status == MEZZO_OK)
         status = write_kind(&s, &letters);
-    if (mz_json_ran_out()) // what was read of the frame was not all of it
+    if (mz_json_ran_out()) // parts of the frame may be missing
         status = mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for the tokenizer", where);
     MEZZO_TRY_GOTO(status, status);
     put_tokens(&s);

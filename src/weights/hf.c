@@ -1,4 +1,4 @@
-// The architectures of Hugging Face folders share this: the list of them, and settings of config.json.
+// Holds what the architectures of Hugging Face folders share: the list of them, and settings of config.json.
 #include <stdarg.h>
 #include <stddef.h>
 
@@ -10,7 +10,7 @@
 
 static const mz_hf_family *const not_decoders[] = {&mz_hf_gpt2, &mz_hf_nanogpt, &mz_hf_autoencoder};
 
-// Returns family i of all; NULL: past the last.
+// Returns family i of all; NULL after the last.
 static const mz_hf_family *family_at(size_t i) {
     return i < mz_hf_decoder_count                            ? &mz_hf_decoders[i]
            : i - mz_hf_decoder_count < MZ_COUNT(not_decoders) ? not_decoders[i - mz_hf_decoder_count]
@@ -32,7 +32,7 @@ const mz_hf_family *mz_hf_by_type(const char *model_type, const char **list) {
     return NULL;
 }
 
-// Returns what is asked for and is another model than any of ours, in every configuration: docs/models.md has the
+// Returns how a model type differs from all of Mezzo's families in every configuration; docs/models.md has the
 // comparison.
 const char *mz_hf_differs(const char *type) {
     static const struct {
@@ -68,7 +68,7 @@ mezzo_status mz_hf_add_part(mz_hf_parts *parts, int64_t rows, const char *fmt, .
 }
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-// `*out` of one place, which has to agree with what another place said.
+// Reads a number that several keys may give; all that do must agree.
 static mezzo_status read_rope_number(const char *where, const json_t *from, const char *key, bool *said, double *out) {
     double value;
     if (json_object_get(from, key) == NULL)
@@ -84,7 +84,7 @@ static mezzo_status read_rope_number(const char *where, const json_t *from, cons
     return MEZZO_OK;
 }
 
-// Types of scaled positions, and which of them a key belongs to.
+// The types of scaled positions, and to which of them a key belongs.
 enum { LINEAR = 1 << MZ_ROPE_LINEAR, LLAMA3 = 1 << MZ_ROPE_LLAMA3, YARN = 1 << MZ_ROPE_YARN, LONG = 1 << MZ_ROPE_LONG };
 static const char *const rope_types[] = {[MZ_ROPE_NONE] = "default",
                                          [MZ_ROPE_LINEAR] = "linear",
@@ -94,8 +94,8 @@ static const char *const rope_types[] = {[MZ_ROPE_NONE] = "default",
 static const struct rope_key {
     const char *key;
     int types;
-    size_t field;  // of mezzo_model_config; 0: not a number, or read apart
-    double absent; // 0: it must be there
+    size_t field;  // in mezzo_model_config; 0: not a number, or another function reads it
+    double absent; // its value where it is missing; 0: it must be there
 } rope_keys[] = {
     {"factor", LINEAR | LLAMA3 | YARN, offsetof(mezzo_model_config, rope_factor), 0},
     {"low_freq_factor", LLAMA3, offsetof(mezzo_model_config, rope_low), 0},
@@ -114,7 +114,7 @@ static bool is_phi3(const mezzo_model_config *scaled) {
     return scaled != NULL && strcmp(scaled->name, "phi3") == 0;
 }
 
-// Phi3Config has longrope alone, and two older names of it.
+// Returns the type of scaled positions. Phi3Config has longrope alone, with two older names.
 static int64_t rope_type_of(const char *text, const mezzo_model_config *scaled) {
     if (text != NULL && is_phi3(scaled) && (strcmp(text, "su") == 0 || strcmp(text, "yarn") == 0))
         return MZ_ROPE_LONG;
@@ -133,7 +133,7 @@ static bool is_rope_key(const char *key, int64_t type) {
     return is;
 }
 
-// *type becomes a value of the key rope_scaling, which more than one place may say.
+// Checks the keys, and sets *type to a value of the key rope_scaling, which several keys may give.
 static mezzo_status check_rope_keys(const char *where, const char *name, const json_t *rope,
                                     const mezzo_model_config *scaled, int64_t *type) {
     json_t *value;
@@ -163,7 +163,7 @@ static mezzo_status check_rope_keys(const char *where, const char *name, const j
     return MEZZO_OK;
 }
 
-// Reads the numbers of scaled positions. The original context is the model's own where nothing is said.
+// Reads the numbers of scaled positions. The original context is the model's own where no key gives it.
 static mezzo_status read_scaling(const char *where, const json_t *config, const json_t *rope, int64_t type,
                                  mezzo_model_config *out) {
     static const char original[] = "original_max_position_embeddings";
@@ -181,7 +181,8 @@ static mezzo_status read_scaling(const char *where, const json_t *config, const 
             MEZZO_TRY(mz_json_get_double(where, rope, key->key, field));
     }
     if (((LLAMA3 | YARN | LONG) >> type & 1) != 0) {
-        const json_t *from = json_object_get(config, original) != NULL ? config : rope; // Phi-3's, which goes first
+        const json_t *from = json_object_get(config, original) != NULL ? config : rope; // Phi-3's place for it comes
+                                                                                        // first
         out->rope_original = out->seq_len;
         if (json_object_get(from, original) != NULL)
             MEZZO_TRY(mz_json_get_int(where, from, original, 1, INT32_MAX, &out->rope_original));
@@ -209,7 +210,7 @@ mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *th
     if (scaled != NULL)
         scaled->rope_scaling = MZ_ROPE_NONE;
     MEZZO_TRY(read_rope_number(where, config, "rope_theta", &theta_said, theta));
-    MEZZO_TRY(read_rope_number(where, config, "rotary_emb_base", &theta_said, theta)); // GPT-NeoX's
+    MEZZO_TRY(read_rope_number(where, config, "rotary_emb_base", &theta_said, theta)); // GPT-NeoX's name for it
     MEZZO_TRY(read_rope_number(where, config, "partial_rotary_factor", &part_said, share));
     MEZZO_TRY(read_rope_number(where, config, "rotary_pct", &part_said, share));
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
@@ -258,7 +259,8 @@ static mezzo_status set_rope(json_t *rope, const mezzo_model_config *m, double p
                : MEZZO_OK;
 }
 
-// Phi3Config before transformers 5 takes three keys alone; the factor then follows from the contexts.
+// Converts the form of Phi3Config before transformers 5, which takes three keys alone; the factor then follows from the
+// context lengths.
 static json_t *older_rope(const mezzo_model_config *m, const json_t *rope) {
     static const char *const others[] = {"rope_type", "rope_theta", "partial_rotary_factor",
                                          "original_max_position_embeddings", "factor"};
@@ -279,9 +281,9 @@ mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *m, doubl
         json_decref(rope);
         return status;
     }
-    if (m->rope_scaling > MZ_ROPE_NONE) // before transformers 5
+    if (m->rope_scaling > MZ_ROPE_NONE) // for transformers before version 5
         status = mz_json_set(config, "rope_scaling", older_rope(m, rope));
-    if (status == MEZZO_OK && is_phi3(m)) // whose class asks here first
+    if (status == MEZZO_OK && is_phi3(m)) // its class reads this one first
         status = mz_json_set(config, "original_max_position_embeddings",
                              json_integer(m->rope_scaling == MZ_ROPE_LONG ? m->rope_original : m->seq_len));
     mezzo_status other = mz_json_set(config, "rope_parameters", rope);

@@ -1,10 +1,11 @@
-// Maps diffusers' AutoencoderKL to kl_vae: the names are the same; a convolution's weight is [out, in, height, width].
+// Maps diffusers' AutoencoderKL to kl_vae: the names are the same; a convolution's weight is [out, in, height, width]
+// there.
 #include "io/json.h"
 #include "io/quote.h"
 #include "weights/hf.h"
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-// A list of as many entries as there are levels, all of them `want`.
+// Checks a list with as many entries as there are levels, all of them `want`.
 static mezzo_status check_blocks(const char *where, const json_t *config, const char *key, const char *want, size_t n) {
     const json_t *list = json_object_get(config, key);
     if (json_array_size(list) != n)
@@ -18,7 +19,7 @@ static mezzo_status check_blocks(const char *where, const json_t *config, const 
     return MEZZO_OK;
 }
 
-// [128, 256, 512] is a width of 128 with the multipliers 124.
+// Reads widths: [128, 256, 512] is a width of 128 with the multipliers 124.
 static mezzo_status read_widths(const char *where, const json_t *config, mezzo_model_config *out) {
     const json_t *list = json_object_get(config, "block_out_channels");
     const size_t n = json_array_size(list);
@@ -41,7 +42,7 @@ static mezzo_status read_widths(const char *where, const json_t *config, mezzo_m
 static mezzo_status read_config(const mz_hf_family *family, const char *where, const json_t *config,
                                 mezzo_model_config *out) {
     (void)family;
-    int64_t back = 3; // AutoencoderKL's, where nothing is said
+    int64_t back = 3; // AutoencoderKL's default
     MEZZO_TRY(mezzo_model_defaults("kl_vae", out));
     MEZZO_TRY(mz_hf_read_keys(where, "AutoencoderKL", config, out));
     MEZZO_TRY(read_widths(where, config, out));
@@ -102,7 +103,7 @@ static bool is_buffer(const char *name) {
     return false;
 }
 
-// As diffusers before 0.17 wrote them.
+// Names as diffusers before 0.17 wrote them.
 static const char *const renamed[][2] = {
     {".to_q.", ".query."}, {".to_k.", ".key."}, {".to_v.", ".value."}, {".to_out.0.", ".proj_attn."}, {NULL, NULL}};
 

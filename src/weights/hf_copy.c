@@ -1,4 +1,4 @@
-// Copies values from where they lie to a file, piece by piece: memory never holds a tensor as a whole.
+// Copies values from memory to a file piece by piece, so that no tensor has a second copy in memory.
 #include <math.h>
 
 #include "io/gguf.h"
@@ -9,7 +9,7 @@ static float element(const unsigned char *at, mezzo_dtype dtype) {
     float single;
     uint16_t half;
     if (dtype == MEZZO_F32) {
-        memcpy(&single, at, sizeof single); // files of others promise no alignment
+        memcpy(&single, at, sizeof single); // files of other programs do not promise alignment
         return single;
     }
     memcpy(&half, at, sizeof half);
@@ -25,8 +25,9 @@ static void store(unsigned char *to, mezzo_dtype dtype, float x) {
     memcpy(to, &half, sizeof half);
 }
 
-// Returns where in the data a row comes from: of a head's D rows, pair p's two are 2p and 2p + 1 with us, p and D/2 + p
-// in halves; row d of part j of head h is j·H·D + h·D + d with us, h·3·D + j·D + d where a head's parts are together.
+// Returns where in the data a row comes from. Of a head's D rows, pair p is rows 2p and 2p + 1 in pairs, and rows p and
+// D/2 + p in halves. Row d of part j of head h is j·H·D + h·D + d in Mezzo, and h·3·D + j·D + d where a head's parts
+// are together.
 static int64_t source_row(const mz_hf_block *b, int64_t row) {
     const mz_hf_order o = b->order;
     if (o.heads > 0) {
@@ -55,7 +56,7 @@ static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, 
         return;
     }
     const unsigned char *from = b->data + first * size;
-    if (b->dtype == dtype && !b->transposed && b->plus == 0) { // bits, whatever they mean
+    if (b->dtype == dtype && !b->transposed && b->plus == 0) { // bits are copied unchanged
         memcpy(to, from, (size_t)(n * size));
         return;
     }
@@ -67,7 +68,7 @@ static void copy_run(const mz_hf_block *b, int64_t row, int64_t col, int64_t n, 
     }
 }
 
-// A run cannot start from a NaN, and an FP16 file cannot hold what exceeds 65,504.
+// Refuses NaN, from which no run can start, and numbers above 65,504, which FP16 cannot hold.
 static mezzo_status check_finite(const mz_hf_tensor *t, const mz_hf_block *b, int64_t row, int64_t col, int64_t n,
                                  const unsigned char *written) {
     for (int64_t i = 0; i < n; i++) {
@@ -87,7 +88,8 @@ static mezzo_status check_finite(const mz_hf_tensor *t, const mz_hf_block *b, in
 
 static mezzo_status fill_values(const mz_hf_tensor *t, uint64_t offset, void *bytes, size_t n) {
     size_t width = mezzo_dtype_size(t->dtype), block = 0;
-    int64_t at = (int64_t)(offset / width), end = at + (int64_t)(n / width), before = 0; // rows of the blocks passed
+    int64_t at = (int64_t)(offset / width), end = at + (int64_t)(n / width), before = 0; // before: rows of the blocks
+                                                                                         // that were passed
     unsigned char *to = bytes;
     while (at < end) {
         int64_t row = at / t->cols, col = at % t->cols;
@@ -102,7 +104,7 @@ static mezzo_status fill_values(const mz_hf_tensor *t, uint64_t offset, void *by
     return MEZZO_OK;
 }
 
-// Blocks of a row, as many as a buffer holds, by their FP32 values.
+// Fills blocks of a row, as many as a buffer holds, from their FP32 values.
 static mezzo_status fill_blocks(const mz_hf_tensor *t, uint64_t offset, unsigned char *to, size_t n) {
     float values[64 * MZ_Q8_0_VALUES];
     uint64_t at = offset / MZ_Q8_0_BYTES, end = at + n / MZ_Q8_0_BYTES;

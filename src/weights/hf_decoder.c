@@ -1,6 +1,6 @@
-// Maps decoders as transformers has them: a row each in hf_decoders, keys of config.json by hf_keys.def in both
-// directions, and tensors that are parts of our parameters: q, k and v of one matrix, gate and up of another, experts
-// one by one.
+// Maps the decoders of transformers: hf_decoders has a row for each, hf_keys.def the keys of config.json in both
+// directions, and tensors are parts of our parameters: q, k and v of one matrix, gate and up of another, experts one by
+// one.
 #include "checkpoint/checkpoint.h"
 #include "io/json.h"
 #include "models/decoder.h"
@@ -21,14 +21,14 @@ static mezzo_status read_list(const char *where, const json_t *config, const cha
                          (long long)layers);
 }
 
-// Marked are every n-th block and no other; *every becomes n, 0 where the list marks none.
+// Reads a list that marks every n-th block and no other; *every becomes n, 0 where the list marks none.
 static mezzo_status read_every(const char *where, const json_t *list, const char *key,
                                bool (*is_marked)(const json_t *), int64_t *every) {
     const size_t layers = json_array_size(list);
     *every = 0;
     for (size_t i = layers; i-- > 0;)
         if (is_marked(json_array_get(list, i)))
-            *every = (int64_t)i + 1; // the first one
+            *every = (int64_t)i + 1; // the first marked block
     for (size_t i = 0; i < layers; i++)
         if (is_marked(json_array_get(list, i)) != (*every > 0 && (int64_t)(i + 1) % *every == 0))
             return mz_fail(MEZZO_ERR_FORMAT,
@@ -45,7 +45,8 @@ static bool has_no_rope(const json_t *rope) {
     return json_is_integer(rope) && json_integer_value(rope) == 0;
 }
 
-// Every n-th block sees all positions, the others the window: as layer_types lists them, or as the class has it.
+// Reads which blocks see all positions, every n-th, while the others have the window: from layer_types, or as the class
+// has it.
 static mezzo_status read_pattern(const char *where, const json_t *config, const mz_decoder *decoder,
                                  mezzo_model_config *m) {
     static const char key[] = "sliding_window_pattern";
@@ -53,7 +54,7 @@ static mezzo_status read_pattern(const char *where, const json_t *config, const 
     size_t i;
     m->window_from = 0;
     m->full_every = decoder->full_every;
-    m->window = 4096; // Gemma2Config's and Gemma3TextConfig's
+    m->window = 4096; // the default of Gemma2Config and Gemma3TextConfig
     if (json_object_get(config, key) != NULL)
         MEZZO_TRY(mz_json_get_int(where, config, key, 1, INT32_MAX, &m->full_every));
     MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
@@ -71,7 +72,7 @@ static mezzo_status read_pattern(const char *where, const json_t *config, const 
                : MEZZO_OK;
 }
 
-// The blocks from window_from on have a window: as layer_types lists them, or as the class has it where nothing does.
+// Reads the first block with a window: from layer_types, or as the class has it where the key is missing.
 static mezzo_status read_windows(const char *where, const json_t *config, const mz_decoder *decoder,
                                  mezzo_model_config *m) {
     const json_t *types, *one, *window = json_object_get(config, "sliding_window");
@@ -104,10 +105,10 @@ static mezzo_status read_windows(const char *where, const json_t *config, const 
     return MEZZO_OK;
 }
 
-// Every n-th block has no RoPE: a list of ones and zeros, or n itself.
+// Reads which blocks have no RoPE, every n-th: a list of ones and zeros, or n itself.
 static mezzo_status read_no_rope(const char *where, const json_t *config, mezzo_model_config *m) {
     const json_t *list;
-    int64_t every = 4; // SmolLM3Config's
+    int64_t every = 4; // SmolLM3Config's default
     if (json_object_get(config, "no_rope_layer_interval") != NULL)
         MEZZO_TRY(mz_json_get_int(where, config, "no_rope_layer_interval", 1, INT32_MAX, &every));
     MEZZO_TRY(read_list(where, config, "no_rope_layers", m->layers, &list));
@@ -115,7 +116,8 @@ static mezzo_status read_no_rope(const char *where, const json_t *config, mezzo_
     return list != NULL ? read_every(where, list, "no_rope_layers", has_no_rope, &m->no_rope_every) : MEZZO_OK;
 }
 
-// Reads Gemma 3's positions: of all blocks but those with the window as other families', of these plain ones.
+// Reads Gemma 3's positions: all blocks but those with the window have other families' positions; the windowed ones
+// have plain ones.
 static mezzo_status read_local_rope(const char *where, const json_t *config, mezzo_model_config *m) {
     json_t *rope = json_object_get(config, "rope_parameters"), *full = json_object_get(rope, "full_attention");
     const json_t *local = json_object_get(rope, "sliding_attention");
@@ -141,7 +143,7 @@ static mezzo_status read_local_rope(const char *where, const json_t *config, mez
     return status;
 }
 
-// Every size is written out, so that it does not stand for the default of our family.
+// Reads the model. Every size is set, so that none becomes the default of our family.
 static mezzo_status read_config(const mz_hf_family *family, const char *where, const json_t *config,
                                 mezzo_model_config *out) {
     const mz_decoder *decoder = mz_decoder_find(family->model);
@@ -196,7 +198,7 @@ static mezzo_status write_config(const mz_hf_family *family, const mz_model *obj
     const mz_decoder *decoder = mz_decoder_find(family->model);
     const mezzo_model_config m = mz_decoder_resolve(decoder, model);
     MEZZO_TRY(mz_hf_write_keys(family->model_type, &m, config));
-    // Classes of transformers have ids of their own where a file says nothing.
+    // Classes of transformers have default ids where a file gives none.
     const mz_hf_entry entries[] = {{"architectures", json_pack("[s]", family->architecture)},
                                    {"model_type", json_string(family->model_type)},
                                    {"bos_token_id", json_null()},
@@ -207,7 +209,7 @@ static mezzo_status write_config(const mz_hf_family *family, const mz_model *obj
         MEZZO_TRY(write_windows(decoder, &m, config));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(write_no_rope(&m, config));
-    if (strcmp(family->model, "gpt_neox") == 0) { // before transformers 5
+    if (strcmp(family->model, "gpt_neox") == 0) { // for transformers before version 5
         const mz_hf_entry older[] = {{"rotary_pct", json_real(m.rotary)}, {"rotary_emb_base", json_real(m.rope_theta)}};
         MEZZO_TRY(mz_hf_put(config, older, MZ_COUNT(older)));
     }
@@ -227,7 +229,7 @@ static bool ends_with(const char *text, size_t n, const char *end) {
     return n >= k && memcmp(text + n - k, end, k) == 0;
 }
 
-// The name of a part in their words: MODULE.PART + rest, with the family's other words put in.
+// Adds a part by its name there: MODULE.PART + rest, with the family's other words put in.
 static mezzo_status add_part(const mz_hf_family *family, mz_hf_parts *out, int64_t rows, const char *name) {
     char text[sizeof out->items->name];
     snprintf(text, sizeof text, "%s", name);
@@ -241,16 +243,16 @@ static mezzo_status add_part(const mz_hf_family *family, mz_hf_parts *out, int64
     MEZZO_TRY(mz_hf_add_part(out, rows, "%s", text));
     mz_hf_part *part = &out->items[out->count - 1];
     part->bare = strcmp(text, family->head) == 0;
-    part->fp32 = strstr(text, "e_score_correction_bias") != NULL; // as transformers keeps it
+    part->fp32 = strstr(text, "e_score_correction_bias") != NULL; // transformers keeps it in FP32
     return MEZZO_OK;
 }
 
-// A parameter MODULE.FUSED.weight of several layers' rows: MODULE.PART.weight each.
+// A parameter MODULE.FUSED.weight with the rows of several layers, each MODULE.PART.weight there.
 typedef struct fused {
     const char *last;     // ".weight" or ".bias"
-    const char *names[3]; // parts; NULL: no more
+    const char *names[3]; // the parts; NULL: there are no more
     int64_t rows[3];
-    int64_t head; // of the first two, whose pairs are halves there
+    int64_t head; // rows of a head of the first two parts, whose rotary pairs are halves there
 } fused;
 
 static mezzo_status add_fused(const mz_hf_family *family, mz_hf_parts *out, const char *module, int n, const fused *f) {
@@ -264,7 +266,7 @@ static mezzo_status add_fused(const mz_hf_family *family, mz_hf_parts *out, cons
     return MEZZO_OK;
 }
 
-// "….experts.gate_up_proj" or "….experts.down_proj" [E, rows, cols]: expert by expert.
+// Maps "….experts.gate_up_proj" or "….experts.down_proj" [E, rows, cols], expert by expert.
 static mezzo_status map_experts(const mz_hf_family *family, const char *name, const mz_shape *shape, mz_hf_parts *out) {
     const char *dot = strrchr(name, '.');
     const bool down = strcmp(dot, ".down_proj") == 0;
@@ -307,7 +309,7 @@ static mezzo_status map(const mz_hf_family *family, const mz_model *object, cons
     return MEZZO_OK;
 }
 
-// Positions and masks, which older versions saved.
+// Returns whether the tensor holds positions or masks, which older versions saved.
 static bool is_buffer(const char *name) {
     return strstr(name, "rotary_emb.") != NULL || strstr(name, ".attention.bias") != NULL ||
            strstr(name, ".attention.masked_bias") != NULL;
@@ -331,7 +333,7 @@ static const char *const mixtral_words[][2] = {{".mlp.", ".block_sparse_moe."},
                                                {".down_proj.", ".w2."},
                                                {NULL, NULL}};
 
-// A type that two of our families have is read as the first.
+// A type that belongs to two of our families is read as the first.
 #define MODEL .prefix = "model.", .embedding = "embed_tokens.weight", .head = "lm_head.weight"
 #define NEOX  .prefix = "gpt_neox.", .embedding = "embed_in.weight", .head = "embed_out.weight"
 #define DECODER(ours, type, class, base, ...)                                                                          \

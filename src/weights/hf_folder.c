@@ -30,11 +30,11 @@ mezzo_status mz_new_folder_begin(const char *path, const char *key, mz_new_folde
     out->staged = mz_format("%.*s.writing", (int)n, path);
     if (out->path == NULL || out->staged == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, mz_dir_remove(out->staged)); // of a call that was killed
+    MEZZO_TRY_GOTO(status, mz_dir_remove(out->staged)); // left by a call that was killed
     MEZZO_TRY_GOTO(status, mz_dir_create(out->staged));
     return MEZZO_OK;
 fail:
-    mz_new_folder_end(out); // the folder may be there although its entry could not be flushed
+    mz_new_folder_end(out); // the folder may exist although its entry could not be flushed
     return status;
 }
 
@@ -49,7 +49,7 @@ void mz_new_folder_end(mz_new_folder *folder) {
     if (folder->staged != NULL) {
         char *message = mz_strdup(mezzo_error_message());
         if (mz_dir_remove(folder->staged) != MEZZO_OK && message != NULL)
-            mz_fail(MEZZO_ERR_IO, "%s", message); // the first error is reported
+            mz_fail(MEZZO_ERR_IO, "%s", message); // restores the first error's message
         mz_free(message);
     }
     mz_free(folder->path);

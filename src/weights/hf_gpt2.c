@@ -1,6 +1,6 @@
-// GPT-2 as transformers' GPT2LMHeadModel has it: linear weights are Conv1D's, [inputs, outputs], the transpose of ours;
-// the head shares the token embedding. And as nanoGPT's checkpoints have it: linear weights as ours, config.json its
-// model_args.
+// Maps GPT-2 as in transformers' GPT2LMHeadModel: linear weights are Conv1D's, [inputs, outputs], the transpose of
+// ours, and the head shares the token embedding. It also maps nanoGPT's checkpoints: linear weights as ours, with
+// model_args as config.json.
 #include <stdlib.h>
 
 #include "io/json.h"
@@ -8,12 +8,12 @@
 #include "weights/hf.h"
 
 // --- config.json ---------------------------------------------------------------------------------------------------
-// One probability serves the three places, as in GPT-2's own configurations.
+// Reads dropout: one probability serves all three keys, as in GPT-2's own configurations.
 static mezzo_status read_dropout(const char *where, const json_t *config, double *out) {
     static const char *const keys[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
     double each[MZ_COUNT(keys)];
     for (size_t i = 0; i < MZ_COUNT(keys); i++) {
-        each[i] = 0.1; // GPT2Config's
+        each[i] = 0.1; // GPT2Config's default
         if (json_object_get(config, keys[i]) != NULL)
             MEZZO_TRY(mz_json_get_double(where, config, keys[i], &each[i]));
         if (each[i] != each[0])
@@ -34,7 +34,7 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
 
 static mezzo_status write_config(const mz_hf_family *family, const mz_model *object, json_t *config) {
     const mezzo_model_config *m = &object->config;
-    const int64_t end = m->vocab == 50257 ? 50256 : -1; // <|endoftext|>
+    const int64_t end = m->vocab == 50257 ? 50256 : -1; // the id of <|endoftext|>
     const mz_hf_entry entries[] = {
         {"architectures", json_pack("[s]", "GPT2LMHeadModel")},
         {"model_type", json_string("gpt2")},
@@ -76,7 +76,7 @@ static bool is_buffer(const char *name) {
 const mz_hf_family mz_hf_gpt2 = GPT2("gpt2", read_config, write_config, map);
 
 // --- nanoGPT -------------------------------------------------------------------------------------------------------
-// {"model_type": "nanogpt", and the model_args of its checkpoint}.
+// Reads {"model_type": "nanogpt", …} with the model_args of its checkpoint.
 static mezzo_status read_nanogpt(const mz_hf_family *family, const char *where, const json_t *config,
                                  mezzo_model_config *out) {
     (void)family;

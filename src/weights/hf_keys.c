@@ -1,4 +1,4 @@
-// Holds the table of hf_keys.def: the keys of a foreign configuration that are read; no other key is.
+// Holds the table of hf_keys.def: the keys of other programs' configurations that Mezzo reads; it refuses all others.
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -28,10 +28,10 @@ static bool is_one_of(const char *family, const char *const *list, size_t n) {
     return false;
 }
 
-// Returns whether a row is one of the family's, or of what many of transformers' families share.
+// Returns whether a row belongs to the family, or to keys that many of transformers' families share.
 static bool belongs(const mz_hf_key *row, const char *family) {
     static const char *const others[] = {"nanogpt", "AutoencoderKL", "LoraConfig"};
-    static const char *const apart[] = {"gpt2", "glm4_moe", "gpt_neox"}; // their classes say other keys
+    static const char *const apart[] = {"gpt2", "glm4_moe", "gpt_neox"}; // their classes have other keys
     if (strcmp(row->family, family) == 0)
         return true;
     if (is_one_of(family, others, MZ_COUNT(others)))
@@ -40,7 +40,7 @@ static bool belongs(const mz_hf_key *row, const char *family) {
            (strcmp(row->family, "decoders") == 0 && !is_one_of(family, apart, MZ_COUNT(apart)));
 }
 
-// The family's own row of a key, before one that it shares.
+// Finds the family's own row of a key or, without one, a shared row.
 static const mz_hf_key *find(const char *family, const char *key) {
     const mz_hf_key *shared = NULL;
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
@@ -57,7 +57,7 @@ static bool same(const json_t *a, const json_t *b) {
     return json_equal(a, b) != 0;
 }
 
-// "FILE: key 'k' is VALUE" and what follows.
+// Reports "FILE: key 'k' is VALUE" and what follows.
 static mezzo_status refuse(const char *where, const char *key, const json_t *value, const char *rest) {
     MEZZO_TRY(mz_json_refuse_marks(where, key, value));
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9)), shown[80];
@@ -90,7 +90,7 @@ static mezzo_status check_key(const char *where, const char *family, const char 
     const mz_hf_key *row = find(family, key);
     if (row != NULL)
         return row->rule == MZ_HF_ONLY || row->rule == MZ_HF_TRAINING ? check_only(where, row, value) : MEZZO_OK;
-    // PEFT writes every option that it has: one that is off is none.
+    // PEFT writes every option that it has; one that is off counts as missing.
     const bool off = strcmp(family, "LoraConfig") == 0 && !json_is_number(value) && !json_is_true(value) &&
                      json_string_length(value) + json_array_size(value) + json_object_size(value) == 0;
     if (key[0] == '_' || json_is_null(value) || off)
@@ -177,7 +177,7 @@ static json_t *field_value(const mz_hf_key *row, const mezzo_model_config *model
     return row->kind == MZ_HF_SIZE_OR_NULL && size == 0 ? json_null() : json_integer((json_int_t)size);
 }
 
-// Reads the first value of an ONLY row, 0 as 0.0; NULL: it sets nothing.
+// Reads the first value of an ONLY row, 0 as 0.0; NULL: the row sets nothing.
 static mezzo_status first_value(const mz_hf_key *row, json_t **out) {
     json_t *list;
     MEZZO_TRY(mz_json_parse("hf_keys.def", row->values, strlen(row->values), 2, &list));
@@ -192,7 +192,7 @@ static mezzo_status first_value(const mz_hf_key *row, json_t **out) {
 mezzo_status mz_hf_write_keys(const char *family, const mezzo_model_config *model, json_t *config) {
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         const mz_hf_key *row = &rows[i];
-        const bool other = row->values != NULL && row->values[0] == '\0'; // another name of a key
+        const bool other = row->values != NULL && row->values[0] == '\0'; // a key's other name
         json_t *value = NULL;
         if (find(family, row->key) != row || strcmp(row->family, "transformers") == 0 || other)
             continue;

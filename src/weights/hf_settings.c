@@ -1,5 +1,4 @@
-// A run keeps the settings of a Hugging Face folder that it does not use, such as token ids, and an export gives them
-// back.
+// Keeps settings of a Hugging Face folder that a run does not use, such as token ids; an export gives them back.
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -18,7 +17,7 @@ static mezzo_status load(const char *folder, const char *name, json_t **out) {
     return status;
 }
 
-// FROM/generation_config.json to TO, byte for byte, where there is one.
+// Copies FROM/generation_config.json to TO byte for byte, where it exists.
 static mezzo_status copy_generation(const char *from, const char *to) {
     char *bytes = NULL, *source = mz_format("%s/generation_config.json", from);
     char *target = mz_format("%s/generation_config.json", to);

@@ -1,5 +1,5 @@
 // mezzo_import turns published weights into a run folder with one checkpoint, which sampling, evaluation and export
-// take as any other.
+// read like any other.
 #include <math.h>
 #include <stdlib.h>
 
@@ -51,7 +51,7 @@ static mezzo_status add_file(mz_import *in, const char *name) {
     return MEZZO_OK;
 }
 
-// {"weight_map": {tensor: file}}: every tensor must be in the file it is said to be in.
+// Reads {"weight_map": {tensor: file}}; every tensor must be in the file that is named for it.
 static mezzo_status read_index(mz_import *in, const char *path, const json_t *index) {
     json_t *map, *value;
     const char *tensor;
@@ -113,7 +113,7 @@ static mezzo_status open_folder(mz_import *in) {
     return mz_fail(MEZZO_ERR_INVALID, "folder %s has neither %s nor %s", mz_quote(in->folder).text, name, index);
 }
 
-// The context that was asked for, where it is not the folder's.
+// Sets the context length that the caller asked for, where it differs from the folder's.
 static mezzo_status set_length(mz_import *in, const char *path, int64_t length) {
     in->positions = in->model.seq_len;
     if (length > in->positions && in->family->positions != NULL)
@@ -132,7 +132,7 @@ static mezzo_status set_length(mz_import *in, const char *path, int64_t length) 
     return MEZZO_OK;
 }
 
-// transformers says model_type, diffusers _class_name.
+// Reads config.json; transformers has the key model_type, diffusers _class_name.
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     const char *type = NULL, *known;
     const bool diffusers =
@@ -184,12 +184,12 @@ static const mz_safetensors_tensor *find(const mz_import *in, const char *name) 
 static mezzo_status missing(const mz_import *in, const char *name) {
     const mz_safetensors_tensor *unused;
     if (in->n_files == 1)
-        MEZZO_TRY(mz_safetensors_get(in->files[0], name, &unused)); // names the nearest
+        MEZZO_TRY(mz_safetensors_get(in->files[0], name, &unused)); // its error names the nearest name
     return mz_fail(MEZZO_ERR_FORMAT, "folder %s: no file of the index has tensor %s", mz_quote(in->folder).text,
                    mz_quote(name).text);
 }
 
-// A tensor by the name that it had in older versions of the library that wrote it.
+// Finds a tensor by the name that older versions of its library gave it.
 static mezzo_status find_renamed(const mz_import *in, const char *name, const mz_safetensors_tensor **out) {
     for (size_t i = 0; in->family->renamed != NULL && in->family->renamed[i][0] != NULL; i++) {
         const char *now = in->family->renamed[i][0], *at = strstr(name, now);
@@ -205,7 +205,7 @@ static mezzo_status find_renamed(const mz_import *in, const char *name, const mz
     return MEZZO_OK;
 }
 
-// The tensor of a part, with the prefix that this source's names have.
+// Finds the tensor of a part, with the prefix of this source's names.
 static mezzo_status find_part(const mz_import *in, const char *name, bool bare, const mz_safetensors_tensor **out) {
     char *full = mz_format("%s%s", bare ? "" : in->prefix, name);
     if (full == NULL)
@@ -248,7 +248,7 @@ static const char *embedding_name(const mz_import *in) {
     return in->gguf != NULL ? MZ_GGUF_EMBEDDING : in->family->embedding;
 }
 
-// `whole`: the tensor has the parameter's own shape.
+// Makes a block. `whole`: the tensor has the parameter's own shape.
 static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, const mz_shape *shape, bool whole,
                                mz_hf_block *out) {
     const mz_safetensors_tensor *t;
@@ -257,14 +257,14 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
     if (whole)
         need = *shape;
     else if (in->family->positions != NULL && strcmp(part->name, positions_name(in)) == 0)
-        need = (mz_shape){2, {in->positions, cols}}; // of which the first rows are taken
+        need = (mz_shape){2, {in->positions, cols}}; // the first rows of it are used
     else if (part->slices > 0)
         need = (mz_shape){3, {part->slices, rows, cols}};
     else if (shape->rank > 1)
         need = part->transposed ? (mz_shape){2, {cols, rows}} : (mz_shape){2, {rows, cols}};
     MEZZO_TRY(find_part(in, part->name, part->bare, &t));
     MEZZO_TRY(check_tensor(in, t, &need));
-    const int64_t before = part->slice * rows * cols; // slice 0 where there are none
+    const int64_t before = part->slice * rows * cols; // slice 0 where the tensor has no slices
     const int64_t bytes =
         t->q8_0 ? before / MZ_Q8_0_VALUES * MZ_Q8_0_BYTES : before * (int64_t)mezzo_dtype_size(t->dtype);
     *out = (mz_hf_block){.data = (const unsigned char *)t->data + (part->slices > 0 ? bytes : 0),
@@ -278,7 +278,7 @@ static mezzo_status make_block(const mz_import *in, const mz_hf_part *part, cons
     return MEZZO_OK;
 }
 
-// Makes a convolution's planes: a block for each of its results, [in, pixels] of which are our [pixels, in].
+// Makes a convolution's planes: a block for each of its results, whose [in, pixels] is our [pixels, in].
 static mezzo_status make_planes(const mz_import *in, const mz_hf_part *part, const mz_shape *shape, mz_hf_block *out) {
     const mz_safetensors_tensor *t;
     const int64_t *d = shape->dim, each = part->pixels * d[3];
@@ -293,7 +293,7 @@ static mezzo_status make_planes(const mz_import *in, const mz_hf_part *part, con
     return MEZZO_OK;
 }
 
-// Lists what the parameter is made of; *whole where the source has it as one tensor of three dimensions.
+// Lists the parts of the parameter; *whole where the source has it as one tensor of three dimensions.
 static mezzo_status list_parts(const mz_import *in, const mz_param_spec *spec, mz_hf_parts *parts, bool *whole) {
     *whole = false;
     if (spec->shape.rank == 3 && in->gguf == NULL) {
@@ -315,7 +315,7 @@ static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
     mz_hf_block *blocks = NULL;
     bool whole;
     MEZZO_TRY_GOTO(status, list_parts(in, spec, &parts, &whole));
-    const bool planes = parts.items[0].pixels > 0; // then it is the only one
+    const bool planes = parts.items[0].pixels > 0; // a convolution has one part
     const size_t n = planes ? (size_t)spec->shape.dim[0] : parts.count;
     blocks = mz_alloc(n, sizeof *blocks);
     if (blocks == NULL)
@@ -343,7 +343,7 @@ static bool is_tied(const mz_import *in) {
     return decoder != NULL && mz_decoder_resolve(decoder, &in->model).tie_head == MZ_HEAD_TIED;
 }
 
-// A head that is saved although it shares the embedding's weight must be that weight.
+// Checks that a saved head that shares the embedding's weight equals it.
 static mezzo_status check_head(const mz_import *in) {
     const mz_safetensors_tensor *head = is_tied(in) ? find(in, head_name(in)) : NULL;
     const mz_safetensors_tensor *embedding;
@@ -366,7 +366,7 @@ static bool is_ours(const mz_import *in, const char *name) {
     return false;
 }
 
-// A tensor of a layer that predicts later tokens, and is no part of the model that predicts the next.
+// Returns whether the tensor belongs to a layer that predicts later tokens, which the model does not include.
 static bool is_later_layer(const mz_import *in, const char *name) {
     long long layer;
     if (in->family->later_mark == NULL || sscanf(name, "layers.%lld.", &layer) != 1 || layer < in->model.layers)
@@ -377,7 +377,7 @@ static bool is_later_layer(const mz_import *in, const char *name) {
     return later;
 }
 
-// Weights that no parameter takes would be lost without a message.
+// Refuses weights that no parameter takes, which would otherwise be lost without a message.
 static mezzo_status check_rest(const mz_import *in) {
     size_t extra = 0;
     for (size_t f = 0; f < in->n_files; f++)
@@ -456,7 +456,7 @@ static mezzo_status set_folder(mz_import *in, const char *path, const char **fil
     return in->folder != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-// torch.save writes a zip archive; before PyTorch 1.6, a bare pickle.
+// Returns whether torch.save wrote the file: a zip archive or, before PyTorch 1.6, a bare pickle.
 static bool is_pickle(const mz_map *map) {
     static const unsigned char zip[] = {'P', 'K', 3, 4};
     return map->size > 4 && (memcmp(map->data, zip, 4) == 0 || (map->data[0] == 0x80 && map->data[1] <= 5));
@@ -501,7 +501,7 @@ static mezzo_status open_source(mz_import *in, const char *path) {
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------
-// GPT-2's, where nothing beside the weights says another.
+// Takes GPT-2's tokenizer, where the source has no other one.
 static mezzo_status assume_gpt2(const mz_import *in, mezzo_tokenizer **out) {
     if (strcmp(in->model.name, "gpt2") == 0 && in->model.vocab == 50257) {
         mz_log("notice", "there is no tokenizer next to the weights: taking GPT-2's, as the model is a GPT-2 with its "
@@ -513,7 +513,7 @@ static mezzo_status assume_gpt2(const mz_import *in, mezzo_tokenizer **out) {
     return MEZZO_OK;
 }
 
-// The same tokenizer as the one the library carries is kept by its name.
+// Recognizes GPT-2's tokenizer, which the library has built in, so that it is kept by its name.
 static mezzo_status name_gpt2(mezzo_tokenizer **tok) {
     mezzo_tokenizer *gpt2;
     if (*tok == NULL || mezzo_tokenizer_vocab(*tok) != 50257)
@@ -531,7 +531,7 @@ static mezzo_status name_gpt2(mezzo_tokenizer **tok) {
     return MEZZO_OK;
 }
 
-// The file's own, which a named one must be.
+// Opens the file's own tokenizer, which must equal a named one.
 static mezzo_status open_gguf_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
     mezzo_tokenizer *named = NULL;
     mezzo_status status = MEZZO_OK;
@@ -622,7 +622,7 @@ fail:
     return status;
 }
 
-// The ids of tokens that begin and end a text, as those of a Hugging Face folder.
+// Keeps the ids of tokens that begin and end a text, like those of a Hugging Face folder.
 static mezzo_status keep_ids(const mz_import *in, const char *run) {
     static const char *const ids[][2] = {{"tokenizer.ggml.bos_token_id", "bos_token_id"},
                                          {"tokenizer.ggml.eos_token_id", "eos_token_id"}};
@@ -633,7 +633,7 @@ static mezzo_status keep_ids(const mz_import *in, const char *run) {
         if (mz_gguf_find(in->gguf, ids[i][0]) == NULL)
             continue;
         status = mz_gguf_get_int(in->gguf, ids[i][0], 0, UINT32_MAX, &id);
-        if (status == MEZZO_OK && id < in->model.vocab) // llama.cpp passes over any other
+        if (status == MEZZO_OK && id < in->model.vocab) // llama.cpp ignores any other
             status = mz_json_set(kept, ids[i][1], json_integer(id));
     }
     if (status == MEZZO_OK)
@@ -673,7 +673,7 @@ fail:
     return status;
 }
 
-// Checks whether every file was whole until its last tensor was read.
+// Checks that every file was complete until its last tensor was read.
 static mezzo_status check_sources(const mz_import *in) {
     for (size_t i = 0; i < in->n_files; i++)
         MEZZO_TRY(mz_safetensors_check(in->files[i]));

@@ -20,7 +20,7 @@ static bool is_gguf(const char *path) {
     return is;
 }
 
-static bool is_published(const char *folder) { // config.json and no checkpoints of a run; or a file
+static bool is_published(const char *folder) { // it has config.json and no checkpoints of a run, or it is a file
     char path[4200];
     struct stat info;
     if (is_gguf(folder))
@@ -44,7 +44,8 @@ static void add_file(const char *path, const char *name, uint32_t *crc) {
     *crc = mz_crc32c(*crc, facts, sizeof facts);
 }
 
-// One line on what an import is made of: the folder, the context asked for, the names, sizes and times of its files.
+// Describes the source of an import in one line: the folder, the context length asked for, the names, sizes and times
+// of its files.
 static mezzo_status describe_source(const mezzo_import_options *options, char **line) {
     char **names = NULL, *where, path[4200];
     size_t count = 0;
@@ -65,7 +66,7 @@ static mezzo_status describe_source(const mezzo_import_options *options, char **
     return *line != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-// An import that is there already is taken as it is if the run goes on, and otherwise only if it is of this source.
+// Imports unless that is done: a resumed run uses an import that exists, and a new run only one of this source.
 static mezzo_status import_once(const mezzo_import_options *options) {
     char checkpoints[4200], run[4200], source[4200];
     char *line = NULL, *theirs = NULL;
@@ -93,7 +94,7 @@ fail:
     return status;
 }
 
-// Ranks of one job import one after the other: the first does, the others find it done.
+// Imports on the ranks of a job one after another: the first rank does it, and the others find the result.
 static mezzo_status describe_import(const mezzo_config *config, const char *init, const char *out,
                                     mezzo_checkpoint *c) {
     char folder[4200], path[4200];
@@ -112,7 +113,7 @@ static mezzo_status describe_import(const mezzo_config *config, const char *init
     return mezzo_checkpoint_describe(path, c);
 }
 
-// The model is the one that the weights are of, but for what was set; a model that was named is the caller's word.
+// Takes over the weights' model but for keys that were set; where the user named a model, that one is used.
 static mezzo_status take_model(mezzo_config *config, const char *path, const mezzo_checkpoint *c) {
     mz_model model;
     if (is_set(config, "model.name") || c->model[0] == '\0')
@@ -131,7 +132,7 @@ mezzo_status mz_init_import(mezzo_config *config) {
         return MEZZO_ERR_MEMORY;
     if (init[0] == '\0')
         return MEZZO_OK;
-    if (!is_published(init)) { // where there is no checkpoint, the run says so
+    if (!is_published(init)) { // where there is no checkpoint, the run reports that
         const bool there = mz_find_checkpoint(init, false, MZ_CHECKPOINT_WEIGHTS, path, sizeof path) == MEZZO_OK &&
                            mezzo_checkpoint_describe(path, &c) == MEZZO_OK;
         return there ? take_model(config, path, &c) : MEZZO_OK;

@@ -1,12 +1,12 @@
 // Reads llm.c's GPT-2 (train_gpt2.py, write_model): 256 int32 of header, then 16 tensors, those of the layers stacked,
 // all in FP32 (version 3) or all in BF16 (version 5). Linear weights are [outputs, inputs]; the token embedding has
-// rows added to a rounder number.
+// more rows, up to a round number.
 #include "weights/import.h"
 
 enum { MAGIC = 20240326, HEADER_INTS = 256, TENSORS = 16 };
 
 typedef struct section {
-    const char *name; // of our parameter; after "h.N." where it is stacked
+    const char *name; // of our parameter; it follows "h.N." where the section is stacked
     bool stacked;
     int64_t rows, cols; // of one layer
 } section;
@@ -57,8 +57,7 @@ static void list_sections(const mezzo_model_config *m, int64_t padded, section o
     memcpy(out, all, sizeof all);
 }
 
-// Sizes are products of header fields that mezzo_model_check has bounded; a file that is not exactly as long is not
-// believed.
+// Checks the file's size, which must be exact: sizes are products of header fields that mezzo_model_check has bounded.
 static mezzo_status check_size(const char *where, const mz_map *map, const mezzo_model_config *m,
                                const section sections[TENSORS], mezzo_dtype dtype) {
     size_t total = HEADER_INTS * sizeof(int32_t), n;
@@ -76,7 +75,7 @@ static mezzo_status check_size(const char *where, const mz_map *map, const mezzo
     return MEZZO_OK;
 }
 
-// Finds where parameter `spec` lies; its section's start and layer are found by its name.
+// Adds parameter `spec`; its name gives the section's start and its layer.
 static mezzo_status add_param(mz_import *in, const mz_param_spec *spec, const section sections[TENSORS],
                               mezzo_dtype dtype) {
     const unsigned char *at = in->map.data + HEADER_INTS * sizeof(int32_t);
