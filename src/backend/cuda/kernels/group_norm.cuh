@@ -15,17 +15,19 @@ struct group_norm_args {
     bool silu;
 };
 
-// group_norm_bwd has weight, bias and film in this order too.
-static_assert(MZ_IN(group_norm, film) == MZ_IN(group_norm, weight) + 2, "where a norm's film is");
-static_assert(MZ_IN(group_norm_bwd, film) == MZ_IN(group_norm_bwd, weight) + 2, "where a norm's film is");
-inline group_norm_args group_norm_args_of(const mz_call *call, const mz_tensor *x, const mz_tensor *y,
-                                          const mz_tensor *weight, const mz_tensor *mean, const mz_tensor *rstd) {
+// A macro, for an op's slots have names; `y` is backward's dy.
+#define GROUP_NORM_ARGS(call, op, y, statistic)                                                                        \
+    group_norm_args_of(call, mz_in(call, op, x), mz_in(call, op, weight), mz_in(call, op, bias), mz_in(call, op, film), \
+                       y, statistic(call, op, mean), statistic(call, op, rstd))
+inline group_norm_args group_norm_args_of(const mz_call *call, const mz_tensor *x, const mz_tensor *weight,
+                                          const mz_tensor *bias, const mz_tensor *film, const mz_tensor *y,
+                                          const mz_tensor *mean, const mz_tensor *rstd) {
     const mz_shape *shape = &x->shape;
     const int64_t b = shape->dim[0], c = shape->dim[shape->rank - 1], groups = call->attrs.groups;
     return {.x = mz_cuda_array(x),
             .weight = mz_cuda_array(weight),
-            .bias = mz_cuda_array(weight + 1),
-            .film = mz_cuda_array(weight + 2),
+            .bias = mz_cuda_array(bias),
+            .film = mz_cuda_array(film),
             .y = mz_cuda_array(y),
             .mean = data_of<float>(mean),
             .rstd = data_of<float>(rstd),
@@ -38,14 +40,10 @@ inline group_norm_args group_norm_args_of(const mz_call *call, const mz_tensor *
             .silu = call->attrs.act == MZ_ACT_SILU};
 }
 inline group_norm_args forward_of(const mz_call *call) {
-    return group_norm_args_of(call, mz_in(call, group_norm, x), mz_out(call, group_norm, y),
-                              mz_in(call, group_norm, weight), mz_out(call, group_norm, mean),
-                              mz_out(call, group_norm, rstd));
+    return GROUP_NORM_ARGS(call, group_norm, mz_out(call, group_norm, y), mz_out);
 }
 inline group_norm_args backward_of(const mz_call *call) {
-    return group_norm_args_of(call, mz_in(call, group_norm_bwd, x), mz_in(call, group_norm_bwd, dy),
-                              mz_in(call, group_norm_bwd, weight), mz_in(call, group_norm_bwd, mean),
-                              mz_in(call, group_norm_bwd, rstd));
+    return GROUP_NORM_ARGS(call, group_norm_bwd, mz_in(call, group_norm_bwd, dy), mz_in);
 }
 
 __device__ __forceinline__ float or_else(mz_cu_array a, int64_t i, float absent) {
