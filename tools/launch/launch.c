@@ -38,6 +38,7 @@ typedef struct job {
     const mz_launch_link *link; // CPU ranks: what gives their MPI their ranks
     char name[64], secret[128];
     int listener, port, tell[2];
+    int passed;    // asked_times that the ranks have got
     int first_bad; // the rank that ended badly first; -1
     double bad_at;
     char line[600]; // what the ranks reported
@@ -52,12 +53,23 @@ static void on_signal(int number) {
     asked_times++;
 }
 
+static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
 static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
-        sigaction(numbers[i], &action, NULL);
+    for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
+        sigaction(passed_on[i], &action, NULL);
+}
+
+// Holds them back (SIG_BLOCK) or lets them through (SIG_UNBLOCK). A new rank must not take one with this process's
+// handler, which would lose it.
+static void hold_signals(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
+        sigaddset(&set, passed_on[i]);
+    sigprocmask(how, &set, NULL);
 }
 
 // PMIx's library takes every allocation for one that succeeds: where memory runs out it crashes, or waits for itself.
@@ -191,10 +203,12 @@ static const char *program(void) {
 // Between fork and exec: nothing here allocates or locks, other threads are gone.
 _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char **words, char **environment) {
     const char *what = program();
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGPIPE, SIGXFSZ};
-    for (size_t i = 0; i < MZ_COUNT(numbers); i++)
-        signal(numbers[i], SIG_DFL);
+    for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
+        signal(passed_on[i], SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     setpgid(0, 0);
+    hold_signals(SIG_UNBLOCK);
     prctl(PR_SET_PDEATHSIG, SIGKILL); // no rank outlives the command, however it ends
     if (getppid() != launcher)
         _exit(CLI_FAILED);
@@ -226,15 +240,18 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
     variables v;
     MEZZO_TRY(make_variables(j, rank, &v));
     const pid_t launcher = getpid();
+    hold_signals(SIG_BLOCK);
     p->pid = fork();
     if (p->pid == 0)
         become_rank(j, rank, launcher, words, v.list);
+    if (p->pid > 0)
+        setpgid(p->pid, p->pid); // in parent and child: one is first
+    hold_signals(SIG_UNBLOCK);
     drop(&v);
     if (p->pid < 0) {
         p->pid = 0;
         return mz_fail(MEZZO_ERR_MEMORY, "cannot start rank %d: %s", rank, strerror(errno));
     }
-    setpgid(p->pid, p->pid); // in parent and child: one is first
     j->alive++;
     return MEZZO_OK;
 }
@@ -328,14 +345,13 @@ static void reap(job *j) {
 }
 
 static void wait_for_all(job *j) {
-    int passed = asked_times;
     while (j->alive > 0) {
         struct pollfd p = {.fd = j->tell[0], .events = POLLIN};
         if (poll(&p, 1, TICK_MS) > 0)
             hear(j);
         reap(j);
-        if (asked_times != passed) {
-            passed = asked_times;
+        if (asked_times != j->passed) { // also one that came while the ranks were started
+            j->passed = asked_times;
             send_all(j, asked);
         }
         if (j->first_bad < 0)

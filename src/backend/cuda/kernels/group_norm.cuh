@@ -17,8 +17,8 @@ struct group_norm_args {
 
 // A macro, for an op's slots have names; `y` is backward's dy.
 #define GROUP_NORM_ARGS(call, op, y, statistic)                                                                        \
-    group_norm_args_of(call, mz_in(call, op, x), mz_in(call, op, weight), mz_in(call, op, bias), mz_in(call, op, film), \
-                       y, statistic(call, op, mean), statistic(call, op, rstd))
+    group_norm_args_of(call, mz_in(call, op, x), mz_in(call, op, weight), mz_in(call, op, bias),                       \
+                       mz_in(call, op, film), y, statistic(call, op, mean), statistic(call, op, rstd))
 inline group_norm_args group_norm_args_of(const mz_call *call, const mz_tensor *x, const mz_tensor *weight,
                                           const mz_tensor *bias, const mz_tensor *film, const mz_tensor *y,
                                           const mz_tensor *mean, const mz_tensor *rstd) {
