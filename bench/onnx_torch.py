@@ -5,7 +5,7 @@ usage: bench/onnx_torch.py MEZZO [--models LIST] [--rounds N] [--steps N] [--sec
 
 Each model is made and exported by torch.onnx in a process of its own, which then compiles it and waits. PyTorch trains under autocast with the
 fused AdamW, Mezzo by `mezzo train --model FILE.onnx`. A row has the median of a round's steps and is written at once; lines that begin with "onnx:"
-have the medians of the rounds, or what failed. The last 8 s of each model are Mezzo's: where PyTorch has not compiled by then, Mezzo runs alone.
+have the medians of the rounds, or what failed; NAME-ops.csv is Mezzo's profile. The last 8 s of each model are Mezzo's: where PyTorch has not compiled by then, Mezzo runs alone.
 Needs torch, onnx, onnxscript and, but for resnet18, transformers. Writes into the current folder.
 """
 import argparse
@@ -145,10 +145,10 @@ def work(name, layers, device, batch):
 
 
 # --- both in turns ---------------------------------------------------------------------------------------------------------------
-def run_mezzo(o, name):
+def run_mezzo(o, name, more=()):
     command = [o.mezzo, "train", "--model", f"{name}.onnx", "--loss", "cross_entropy", "--data", f"{name}.npz", "--batch-size", str(o.batch or BATCH[name]), "--precision", "bf16",
                "--steps", str(o.steps), "--warmup", "0", "--schedule", "constant", "--lr", "1e-4", "--clip", "0", "--log-every", "1", "--eval-every", "0",
-               "--eval-final=false", "--eval-iters", "1", "--checkpoint-every", "-1", "--device", o.device, "--out", f"{name}-run"]
+               "--eval-final=false", "--eval-iters", "1", "--checkpoint-every", "-1", "--device", o.device, "--out", f"{name}-run", *more]
     subprocess.run(["rm", "-rf", f"{name}-run"], check=True)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60 if o.device == "cuda" else None)
@@ -250,6 +250,9 @@ def main():
                 print(f"onnx: {name}: mezzo: {more[1]}", flush=True)
                 break
         signal_all(torch, signal.SIGKILL)
+        run_mezzo(o, name, ("--steps", "8", "--profile", "2"))
+        if os.path.exists(f"{name}-run/profile/ops.csv"):
+            os.replace(f"{name}-run/profile/ops.csv", f"{name}-ops.csv")
         for other in others:
             signal_all(other, signal.SIGCONT)
         times = {system: [row["step_ms"] for row in rows if row["model"] == name and row["system"] == system and row["step_ms"]] for system in ("torch", "mezzo")}

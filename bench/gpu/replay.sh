@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# replay: what finding silent corruption costs and finds here: steps of GPT-2 124M with every 100th computed twice beside steps without, in turns
-# (steps.csv); audits of an honest run and of one whose checkpoint was changed, a flip that is undone, in bf16 and fp8 (audits.csv); flips by
-# bench/flips.sh (flips.csv).
+# replay [PART…]: what finding silent corruption costs and finds here: steps of GPT-2 124M with every 100th computed twice beside steps without, in turns
+# (steps.csv: part steps); audits of an honest run and of one whose checkpoint was changed, a flip that is undone, in bf16 and fp8 (audits.csv: part
+# audits); flips by bench/flips.sh (flips.csv: part flips).
 . "$(dirname "$0")/common.sh"
 model=$(pick "--model gpt2-124M --batch-size 32 --seq-len 1024" "--model gpt2 --layers 2 --heads 2 --d-model 64 --batch-size 2 --seq-len 64")
 n=$(pick 201 12) every=$(pick 100 6)
+asked() { [[ ${#parts[@]} -eq 0 || " ${parts[*]} " == *" $1 "* ]]; }
+parts=("$@")
 for turn in 1 2; do
+    asked steps || continue
     for replay in 0 "$every"; do
         time_for 30 "turn $turn" || continue
         # shellcheck disable=SC2086
@@ -32,9 +35,9 @@ audits() { # PRECISION
     cmp -s {a,f}-"$p"/checkpoints/step-00000030/model.safetensors && detail="same weights" || detail="OTHER WEIGHTS"
     row audits.csv what,precision,exit_code,wanted,detail "a flip is undone" "$p" $status 0 "$detail, $(grep -c 'two different' "$out/flip-$p.err") alarms"
 }
-for p in bf16 fp8; do ! time_for 20 "audits in $p" || audits $p; done
+for p in bf16 fp8; do ! asked audits || ! time_for 20 "audits in $p" || audits $p; done
 for p in bf16 fp8 fp32; do
-    ! time_for 15 "flips in $p" || MEZZO=$mezzo COMMIT=$commit capped 60 bash "$root/bench/flips.sh" --device "$device" --flips "$(pick 500 4)" \
+    ! asked flips || ! time_for 15 "flips in $p" || MEZZO=$mezzo COMMIT=$commit capped 150 bash "$root/bench/flips.sh" --device "$device" --flips "$(pick 200 4)" \
         --precisions $p --csv "$out/flips.csv" \
         --seed 11 --kinds "flip flap update" >"$out/flips-$p.txt" 2>&1 || { echo "flips $p: exit code $?"; tail -n 2 "$out/flips-$p.txt"; }
 done

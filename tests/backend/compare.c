@@ -77,15 +77,18 @@ void devices_report(void) {
                   n_subjects, (long long)total, (long long)padded, (long long)refused, preparing);
 }
 
-int devices_count(void) {
-    return n_subjects;
-}
-
 bool devices_have(const char *name) {
     for (int i = 0; i < n_subjects; i++)
         if (strcmp(subjects[i].name, name) == 0)
             return true;
     return false;
+}
+
+bool devices_serve(mz_op op) {
+    size_t n = 0;
+    for (int i = 0; i < n_subjects && n == 0; i++)
+        subjects[i].device[0]->backend->kernels(subjects[i].device[0], op, &n);
+    return n > 0;
 }
 
 int64_t trial_runs(mz_op op) {

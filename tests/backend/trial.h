@@ -72,8 +72,8 @@ void devices_open(void);
 void devices_open_with(const mz_kernel *const *kernels, size_t n);
 void devices_close(void);
 void devices_report(void);
-int devices_count(void);
 bool devices_have(const char *name); // as reports call it: "cuda"
+bool devices_serve(mz_op op);        // one of them has a kernel; else the op is composed
 // How many runs each op got, and the kernels that ran: a table that misses an op fails.
 int64_t trial_runs(mz_op op);
 
