@@ -49,7 +49,7 @@ static uint32_t get_child(mz_added *added, uint32_t node, unsigned char byte, ui
     return (*n)++;
 }
 
-// The node after `byte`, which is read before what was read until now.
+// Returns the node after `byte`, which stands before the bytes that were read already.
 static uint32_t step(const mz_added *added, uint32_t node, unsigned char byte) {
     for (;; node = added->nodes[node].fail) {
         const uint32_t child = find_child(added, node, byte);
@@ -58,7 +58,7 @@ static uint32_t step(const mz_added *added, uint32_t node, unsigned char byte) {
     }
 }
 
-// Nodes in the order of their depth, as a node's `fail` is less deep.
+// Links nodes in the order of their depth, because a node's `fail` is less deep.
 static void link_trie(mz_added *added, uint32_t *queue) {
     uint32_t done = 0, n = 1;
     queue[0] = 0;
@@ -123,7 +123,7 @@ int32_t mz_added_find(const mz_added *added, const char *text, size_t n) {
     return a != NULL ? a->token : -1;
 }
 
-// Checks whether a letter of a word stands directly before or after.
+// Finds out whether a letter of a word stands directly before or after.
 static mezzo_status touches_word(const mz_added_walk *w, size_t from, size_t to, bool *out) {
     size_t before = from, after = to;
     while (before > 0 && from - before < 4) {
@@ -143,7 +143,7 @@ static mezzo_status touches_word(const mz_added_walk *w, size_t from, size_t to,
     return *out ? MEZZO_OK : mz_matches_next(&right, out, &a, &b);
 }
 
-// From the end of the text: the longest item at every place that has one.
+// Walks from the end of the text and notes the longest item at every place that has one.
 mezzo_status mz_added_begin(const mz_added *added, mz_added_hits *hits, void *room, const char *text, size_t n,
                             mz_added_walk *out) {
     *out = (mz_added_walk){.added = added, .hits = hits, .room = room, .text = text, .n = n, .next = -1};

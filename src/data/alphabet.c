@@ -8,7 +8,7 @@ static bool is_printable(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
 }
 
-// The bytes that are not printable are 0x00 … 0x20, 0x7F … 0xA0 and 0xAD.
+// Returns the i-th byte that is not printable: these are 0x00 … 0x20, 0x7F … 0xA0 and 0xAD.
 static unsigned shifted_byte(unsigned i) {
     return i <= 0x20 ? i : i <= 0x42 ? i - 0x21 + 0x7F : 0xAD;
 }

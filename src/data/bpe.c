@@ -1,4 +1,4 @@
-// Holds the tables of byte-pair encoding, and merges.
+// Holds the tables of byte-pair encoding, and merges words.
 #include "data/bpe.h"
 
 #include "io/utf8.h"
@@ -52,7 +52,7 @@ static size_t table_size(size_t entries) {
     return size;
 }
 
-// The slot of these bytes, or the free one where they would go.
+// Returns the slot of these bytes, or the free one where they belong.
 static size_t word_slot(const mz_bpe *bpe, const char *bytes, size_t n, uint64_t hash) {
     for (size_t at = hash & bpe->word_mask;; at = (at + 1) & bpe->word_mask) {
         const mz_bpe_word *w = &bpe->words[at];
@@ -103,7 +103,7 @@ mezzo_status mz_bpe_add_token(mz_bpe *bpe, const char *bytes, size_t n) {
     return MEZZO_OK;
 }
 
-// False: another token has its bytes.
+// Enters a token into the table of words; returns false where another token has its bytes.
 static bool enter_word(mz_bpe *bpe, int32_t token) {
     size_t n;
     const char *bytes = mz_bpe_bytes(bpe, token, &n);
@@ -115,7 +115,7 @@ static bool enter_word(mz_bpe *bpe, int32_t token) {
     return true;
 }
 
-// A token that is a word's first.
+// Marks a token that is the first one of a word.
 static void mark_first(mz_bpe *bpe, int32_t token) {
     size_t n;
     uint32_t code;
@@ -179,7 +179,7 @@ static mezzo_status fail_character(const char *word, size_t width) {
                    whole ? "U+" : "0x", (unsigned)code);
 }
 
-// Finds the tokens of a character's bytes; false where one has none.
+// Finds the tokens of a character's bytes; returns false where one has none.
 static bool fall_back(const mz_bpe *bpe, const char *bytes, size_t n, int32_t *tokens) {
     for (size_t i = 0; i < n; i++) {
         tokens[i] = bpe->fallback_token[(unsigned char)bytes[i]];
@@ -190,7 +190,7 @@ static bool fall_back(const mz_bpe *bpe, const char *bytes, size_t n, int32_t *t
 }
 
 static mezzo_status first_characters(const mz_bpe *bpe, const char *word, size_t n, int32_t *tokens, size_t *count) {
-    bool unknown = false; // the last one was
+    bool unknown = false; // the last character was unknown
     *count = 0;
     for (size_t at = 0, width; at < n; at += width) {
         uint32_t code;
@@ -241,11 +241,12 @@ static mezzo_status first_tokens(const mz_bpe *bpe, const char *word, size_t n, 
 }
 
 // --- merging: short words ------------------------------------------------------------------------------------------
-#define SHORT_WORD 96 // tokens; longer ones use the heap, whose time does not grow with the square
+#define SHORT_WORD 96 // in tokens; longer words use the heap, whose time does not grow with the square
 
-// The ranks of all neighbours are kept, and each round looks for the least: words have few tokens.
+// Merges a short word: it keeps the ranks of all neighbours, and each round searches for the least, because words have
+// few tokens.
 static size_t merge_short(const mz_bpe *bpe, size_t n, int32_t *tokens) {
-    int32_t ranks[SHORT_WORD], merged[SHORT_WORD]; // of tokens i and i + 1
+    int32_t ranks[SHORT_WORD], merged[SHORT_WORD]; // of the pair of tokens i and i + 1
     for (size_t i = 0; i + 1 < n; i++) {
         const mz_bpe_pair *p = pair_slot(bpe, tokens[i], tokens[i + 1]);
         ranks[i] = p->left < 0 ? INT32_MAX : p->rank;
@@ -275,11 +276,11 @@ static size_t merge_short(const mz_bpe *bpe, size_t n, int32_t *tokens) {
 }
 
 // --- merging: long words -------------------------------------------------------------------------------------------
-// A linked list of tokens and a heap of its mergeable neighbours, by (rank, position). Entries go stale when a
-// neighbour is merged away; a stale one is known by its tokens.
+// A long word is a linked list of tokens, and a heap has its mergeable neighbours by (rank, position). An entry becomes
+// stale when one of its neighbours is merged away; its tokens show that.
 typedef struct node {
-    int32_t token;       // -1: merged into the one before
-    uint32_t prev, next; // n: none
+    int32_t token;       // -1: it was merged into the token before
+    uint32_t prev, next; // n: there is none
 } node;
 typedef struct candidate {
     int32_t rank;
@@ -342,7 +343,7 @@ static mezzo_status merge_long(const mz_bpe *bpe, mz_bpe_scratch *scratch, size_
     if (first > UINT32_MAX / 2)
         return mz_fail(MEZZO_ERR_INVALID, "a word of %zu bytes; at most %u can be encoded", first, UINT32_MAX / 2);
     uint32_t n = (uint32_t)first;
-    // Each merge takes one candidate away and makes at most two: never more than 3 × n.
+    // Each merge removes one candidate and adds at most two, so there are never more than 3 × n.
     size_t node_bytes = mz_align_up(first * sizeof(node), 64);
     MEZZO_TRY(reserve_scratch(scratch, node_bytes + 3 * first * sizeof(candidate)));
     node *nodes = scratch->data;
@@ -372,8 +373,8 @@ static mezzo_status merge_long(const mz_bpe *bpe, mz_bpe_scratch *scratch, size_
 }
 
 // --- words ---------------------------------------------------------------------------------------------------------
-// Names and rare words come again and again: those of up to 24 bytes that are more than one token are remembered, the
-// last one of each slot.
+// Names and rare words repeat: the cache keeps words of up to 24 bytes that are more than one token, the last one in
+// each slot.
 #define CACHE_SLOTS 8192
 enum { CACHE_BYTES = 24, CACHE_TOKENS = 8 };
 struct mz_bpe_cached {
@@ -413,7 +414,7 @@ static mezzo_status encode_cached(const mz_bpe *bpe, mz_bpe_scratch *scratch, co
     return MEZZO_OK;
 }
 
-// A word of which no merge crosses a joint, but for its ends.
+// Encodes a word that no merge divides further: its inside has no joint.
 static mezzo_status encode_part(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, int32_t *tokens,
                                 size_t *count) {
     uint64_t hash = 0;
@@ -437,8 +438,8 @@ static mezzo_status encode_part(const mz_bpe *bpe, mz_bpe_scratch *scratch, cons
 }
 
 // --- joints --------------------------------------------------------------------------------------------------------
-// Two characters of which no merge ends with one and begins with the other are never in one token: there a long word
-// may be cut, which bounds the time and memory of words that are whole texts.
+// A joint is a place between two characters of which no merge ends with one and begins with the other, so that no token
+// contains both. A long word is divided there, which limits the time and memory for words that are whole texts.
 enum { HASH_BITS = 10, HASHES = 1 << HASH_BITS };
 
 static unsigned hash_character(const char *text, size_t n) {
@@ -456,7 +457,7 @@ static const char *last_character(const char *text, size_t n) {
 }
 
 static mezzo_status find_joints(mz_bpe *bpe) {
-    const bool fuses = bpe->unknown >= 0 && bpe->fuse_unknown; // across joints
+    const bool fuses = bpe->unknown >= 0 && bpe->fuse_unknown; // unknown characters fuse across joints
     bool bytes = true;
     for (int i = 0; i < 256; i++) {
         bytes &= bpe->fallback_token[i] >= 0;
@@ -465,7 +466,7 @@ static mezzo_status find_joints(mz_bpe *bpe) {
     }
     if (!bpe->characters || (fuses && !bytes))
         return MEZZO_OK;
-    for (size_t i = 0; i < bpe->n_merges; i++) // a merge of a byte's token begins or ends otherwise than its text
+    for (size_t i = 0; i < bpe->n_merges; i++) // the merge of a byte's token does not begin or end like its text
         if ((bpe->made[bpe->merges[i].left] | bpe->made[bpe->merges[i].right]) & MZ_BPE_FALLBACK)
             return MEZZO_OK;
     bpe->joints = mz_alloc((size_t)HASHES * HASHES / 64, sizeof *bpe->joints);
@@ -523,7 +524,8 @@ mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, cons
                                                   : encode_part(bpe, scratch, word, n, tokens, count);
 }
 
-// Most words of a text are one token. Which of them merging would reach is found once, here.
+// Prepares encoding. Most words of a text are one token, so the function finds here, once, which tokens merging
+// reaches.
 mezzo_status mz_bpe_finish(mz_bpe *bpe) {
     mezzo_status status = MEZZO_OK;
     mz_bpe_scratch scratch = {0};

@@ -7,10 +7,10 @@
 
 // --- the work ------------------------------------------------------------------------------------------------------
 typedef struct reader {
-    const char *where; // of the merges
+    const char *where; // names the merges in errors
     mz_bpe *bpe;
-    bool derived; // there is no vocabulary: merges make it
-    char *room;   // for the bytes of one token
+    bool derived; // there is no vocabulary, so the merges make it
+    char *room;   // memory for the bytes of one token
     size_t cap_room;
 } reader;
 
@@ -29,7 +29,7 @@ static mezzo_status check_bytes(const char *where, const mz_bpe *bpe) {
     return MEZZO_OK;
 }
 
-// "LEFT RIGHT", without its line end; `line` is its number, for errors.
+// Adds the merge of a line "LEFT RIGHT", without its line end; `line` is its number, for errors.
 static mezzo_status add_merge_line(reader *r, const char *text, size_t n, size_t line) {
     mz_bpe *bpe = r->bpe;
     const char *space = memchr(text, ' ', n);
@@ -89,7 +89,7 @@ static mezzo_status read_merges(reader *r, const mz_bpe_text *merges) {
     return MEZZO_OK;
 }
 
-// Texts by number from {"token": number}; free the array, not the texts, which are the JSON's.
+// Lists the texts by number from {"token": number}. The caller frees the array; the texts belong to the JSON.
 static mezzo_status order_vocab(const char *where, const json_t *object, const char ***texts, size_t **lengths) {
     size_t n = json_object_size(object);
     const char *key;
@@ -114,7 +114,7 @@ static mezzo_status order_vocab(const char *where, const json_t *object, const c
     return MEZZO_OK;
 }
 
-// Tokens that were added after a vocabulary, as long as their numbers go on without holes.
+// Appends tokens that were added after a vocabulary, as long as their numbers have no holes.
 static mezzo_status add_tokens(const mz_bpe_text *vocab, json_t *object) {
     for (;;) {
         char number[24];

@@ -1,12 +1,12 @@
-// Every pair of tokens that has occurred has a count; a queue has the pairs by count, each with the words that it was
-// found in. A count in the queue may be stale: an entry that is taken out with another count than its pair's goes back.
-// The order in which pairs are taken, and which words an entry has, are those of the `tokenizers` library's trainer.
+// Learns merges. Every pair of tokens that has occurred has a count; a queue orders the pairs by count, each with the
+// words in which it was found. A count in the queue may be stale: an entry whose count differs from its pair's goes
+// back into the queue. The order of pairs, and the words of an entry, are those of the `tokenizers` library's trainer.
 #include "data/bpe_train.h"
 
 enum { NONE = UINT32_MAX };
 
 typedef struct word {
-    size_t begin; // into `symbols`
+    size_t begin; // index into `symbols`
     uint32_t n;
     int64_t count;
 } word;
@@ -14,11 +14,11 @@ typedef struct word {
 typedef struct pair {
     int32_t left, right;
     int64_t count;
-    uint32_t list; // of the words that the merge at hand made it in; NONE: it made none
-    int32_t merge; // the last one of it; -1: none
+    uint32_t list; // of the words in which the present merge made the pair; NONE: it made none
+    int32_t merge; // the last merge of this pair; -1: none
 } pair;
 
-typedef struct node { // of a list of words
+typedef struct node { // an element of a list of words
     uint32_t word, next;
 } node;
 
@@ -40,7 +40,7 @@ typedef struct trainer {
     node *nodes;
     size_t n_nodes, cap_nodes;
     uint32_t free_node;
-    entry *queue; // heap
+    entry *queue; // a heap
     size_t n_queue, cap_queue;
     uint32_t *made; // pairs with a list
     size_t n_made, cap_made;
@@ -64,7 +64,7 @@ static void end_trainer(trainer *t) {
 }
 
 // --- words ---------------------------------------------------------------------------------------------------------
-// A word of one token has no pair.
+// Adds a word; one of a single token has no pair.
 static mezzo_status add_word(trainer *t, const char *bytes, uint32_t n, uint64_t count) {
     if (n < 2)
         return MEZZO_OK;
@@ -78,7 +78,7 @@ static mezzo_status add_word(trainer *t, const char *bytes, uint32_t n, uint64_t
     return MEZZO_OK;
 }
 
-// Arrays that would grow by doubling are as long as they will be from the beginning.
+// Takes the words into arrays of their final length, because growing them would double them.
 static mezzo_status take_words(trainer *t, mz_word_counts *counts) {
     size_t words = 0, bytes = 0;
     for (size_t i = 0; i < MZ_WORD_SHARDS; i++) {
@@ -154,7 +154,7 @@ static void free_node(trainer *t, uint32_t i) {
     t->free_node = i;
 }
 
-// Records that the pair occurs once more or less often in a word; one that occurs more often is found there by its next
+// Records that the pair occurs once more or less often in a word; a pair whose count grows is found there by its next
 // entry.
 static mezzo_status change(trainer *t, int32_t left, int32_t right, int sign, uint32_t in) {
     uint32_t which = NONE, i = NONE;
@@ -256,7 +256,7 @@ static mezzo_status merge_word(trainer *t, const mz_bpe_merge *m, uint32_t in) {
     return MEZZO_OK;
 }
 
-// The token of both parts' bytes, made if there is none.
+// Finds the token with both parts' bytes, or makes it.
 static mezzo_status merged_token(trainer *t, int32_t left, int32_t right, int32_t *out) {
     size_t a, b;
     const char *x = mz_bpe_bytes(t->bpe, left, &a), *y = mz_bpe_bytes(t->bpe, right, &b);
@@ -307,7 +307,7 @@ static mezzo_status merge_all(trainer *t, int32_t vocab, const volatile sig_atom
     return MEZZO_OK;
 }
 
-// A pair that was merged twice, as one of its tokens was made twice, counts as the last one.
+// Writes the merges. A pair that was merged twice, because one of its tokens was made twice, counts as the last one.
 static mezzo_status keep_merges(const trainer *t) {
     mz_bpe *bpe = t->bpe;
     MEZZO_TRY(MZ_RESERVE(bpe->merges, bpe->cap_merges, t->n_merges + 1));

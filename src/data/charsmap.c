@@ -15,7 +15,7 @@ void mz_charsmap_free(mz_charsmap *map) {
     mz_free(map);
 }
 
-// Creates it from four bytes with the trie's size, the trie, the texts.
+// Creates it from the bytes: four with the trie's size, the trie, the texts.
 mezzo_status mz_charsmap_create(const char *where, const char *bytes, size_t n, mz_charsmap **out) {
     uint32_t trie = 0;
     *out = NULL;
@@ -40,8 +40,8 @@ mezzo_status mz_charsmap_create(const char *where, const char *bytes, size_t n, 
     return MEZZO_OK;
 }
 
-// A unit: bits 0-7 its label, bit 8 a value follows, bit 9 its offset counts 256, bits 10-30 the offset, bit 31 it is a
-// value.
+// Returns the next place by a unit: bits 0-7 are its label, bit 8 means that a value follows, bit 9 that its offset
+// counts 256, bits 10-30 are the offset, bit 31 means that it is a value.
 static size_t next_place(uint32_t unit) {
     return (size_t)(unit >> 10) << (unit & 1u << 9 ? 8 : 0);
 }

@@ -21,7 +21,7 @@ void mz_chat_free(mz_chat *chat) {
     *chat = (mz_chat){0};
 }
 
-// --- places of templates -------------------------------------------------------------------------------------------
+// --- files with templates -------------------------------------------------------------------------------------------
 static mezzo_status copy(const json_t *text, char **out) {
     if (!json_is_string(text))
         return MEZZO_OK;
@@ -29,12 +29,12 @@ static mezzo_status copy(const json_t *text, char **out) {
     return *out != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-// "<s>" or {"content": "<s>", …}.
+// Copies a token from "<s>" or {"content": "<s>", …}.
 static mezzo_status copy_token(const json_t *token, char **out) {
     return copy(json_is_object(token) ? json_object_get(token, "content") : token, out);
 }
 
-// A text, or [{"name": …, "template": …}], of which the one called default is meant.
+// Returns the template of a text, or of [{"name": …, "template": …}], where the one called "default" counts.
 static const json_t *chosen_template(const json_t *value) {
     const json_t *entry;
     size_t i;
@@ -63,7 +63,7 @@ static mezzo_status from_config(const char *where, const json_t *config, mz_chat
     return copy_token(json_object_get(config, "eos_token"), &out->eos);
 }
 
-// {"number": {"content": "token", …}} of tokenizer_config.json.
+// Finds the added tokens {"number": {"content": "token", …}} in tokenizer_config.json.
 static mezzo_status find_added(const json_t *config, json_t **out) {
     json_t *decoder = json_object_get(config, "added_tokens_decoder"), *entry;
     const char *number;
@@ -194,7 +194,7 @@ mezzo_status mz_chat_end_token(mz_chat_tokens *t, const mezzo_tokenizer *tok) {
 
 enum { LONGEST_MARKER = 64 };
 
-// The length of the marker that begins at text[0], of n bytes; 0: none. *token: its own, or -1.
+// Returns the length of the marker that begins at text[0], of n bytes; 0: none. *token: its own, or -1.
 static size_t marker(const mezzo_tokenizer *tok, const char *text, size_t n, int32_t *token) {
     const char close = text[0] == '<' ? '>' : text[0] == '[' ? ']' : '\0';
     *token = -1;
@@ -226,7 +226,7 @@ static mezzo_status add_marker(mz_chat_tokens *t, const mezzo_tokenizer *tok, co
         tok->kind->name, (int)tok->vocab, (int)n, text);
 }
 
-// Adds bytes from … to of a conversation.
+// Adds bytes [from, to) of a conversation.
 static mezzo_status add_bytes(mz_chat_tokens *t, const mezzo_tokenizer *tok, const mz_marked_text *x, size_t from,
                               size_t to, bool counts) {
     size_t begun = from;
@@ -269,7 +269,7 @@ static mezzo_status check_messages(const char *where, const json_t *messages) {
     return MEZZO_OK;
 }
 
-// Holds what the chat template makes of a conversation.
+// Holds what the chat template writes for a conversation.
 typedef struct written {
     mz_marked_text text;
     mz_template_spans spans;
@@ -281,7 +281,7 @@ static void written_free(written *w) {
     *w = (written){0};
 }
 
-// The values that transformers gives a template. A token that the tokenizer lacks is undefined.
+// Returns the values that transformers passes to a template. A token that the tokenizer lacks is undefined.
 static json_t *values_of(const mz_chat *chat, const json_t *messages, size_t n, bool prompt) {
     json_t *values = mz_json_new(), *some = json_array();
     for (size_t i = 0; i < n; i++)
@@ -327,7 +327,7 @@ static const char *content_of(const json_t *message) {
     return json_string_value(json_object_get(message, "content"));
 }
 
-// OpenAI's form of records: an answer of weight 0 is read, but not learned.
+// Returns whether an answer has weight 0, as in OpenAI's form of records: it is read, but not learned.
 static bool is_left_out(const json_t *message) {
     const json_t *weight = json_object_get(message, "weight");
     return json_is_number(weight) && json_number_value(weight) == 0;
@@ -338,18 +338,18 @@ static bool is_answer(const json_t *message) {
 }
 
 // --- answers -------------------------------------------------------------------------------------------------------
-// An answer is what its prompt and the next message leave between them: it takes two renderings of all before it. To
-// render a conversation of n answers n times would take n² steps, so answers are distinguished by what the template
-// wrote of its own around their contents, in the turn of its loop over the messages: where that is the same, the answer
-// begins and ends at the same places of it. The first answer of each such form is found by rendering, so are the
+// An answer is what its prompt and the next message leave between them, which takes two renderings of all earlier
+// messages. To render a conversation of n answers n times would take n² steps, so answers are distinguished by what the
+// template itself wrote around their contents in the turn of its loop over the messages: where that is the same, the
+// answer begins and ends at the same places of it. Rendering finds the first answer of each such form, and also the
 // second, the fourth, the eighth …, which together cost as much as one rendering or two, and the last; if one of these
-// is not where its form says, all are found by rendering.
-typedef struct form { // of a turn
-    size_t span;      // the first one's
-    bool whole;       // the content was written, all of it
+// is not where its form says, rendering finds all.
+typedef struct form { // the form of a turn
+    size_t span;      // the turn that was found first
+    bool whole;       // all of the content was written
     bool usable;      // the answer begins before the content, and ends after it
     size_t head, tail;
-    size_t count; // how many have it
+    size_t count; // number of turns of this form
 } form;
 
 typedef struct search {
@@ -360,11 +360,11 @@ typedef struct search {
     size_t *turns; // per message: its span; SIZE_MAX: none
     form *forms;
     size_t n_forms, cap_forms;
-    bool each; // every answer is found by rendering
+    bool each; // rendering finds every answer
 } search;
 
 typedef struct range {
-    size_t from, to; // bytes
+    size_t from, to; // in bytes
 } range;
 
 // Finds answer i by rendering.
@@ -388,7 +388,7 @@ static bool told(const search *s, size_t at) {
     return (s->all->text.told.data[at] & MZ_MARK_TOLD) != 0;
 }
 
-// The template's own text of two turns is the same, and messages' text stands at the same places of it.
+// Returns whether the template's own text of two turns is the same, with messages' text at the same places.
 static bool same_form(const search *s, const mz_template_span *a, const mz_template_span *b) {
     const char *text = s->all->text.text.data;
     size_t i = a->from, k = b->from;
@@ -404,7 +404,7 @@ static bool same_form(const search *s, const mz_template_span *a, const mz_templ
     return i == a->to && k == b->to;
 }
 
-// As many bytes of messages as the content has without white space around it.
+// Returns whether the turn has as many bytes of messages as the content without surrounding white space.
 static bool is_whole(const search *s, size_t i, const mz_template_span *turn) {
     const char *content = content_of(json_array_get(s->messages, i));
     size_t n = strlen(content), written_bytes = 0;
@@ -417,7 +417,7 @@ static bool is_whole(const search *s, size_t i, const mz_template_span *turn) {
 }
 
 static form *find_form(search *s, size_t i, size_t turn, mezzo_status *status) {
-    enum { MOST_FORMS = 16 }; // that are compared: the last ones
+    enum { MOST_FORMS = 16 }; // the last forms, with which a turn is compared
     const mz_template_span *spans = s->all->spans.at;
     const bool whole = is_whole(s, i, &spans[turn]);
     for (size_t k = s->n_forms; k > 0 && k + MOST_FORMS > s->n_forms; k--) {
@@ -432,7 +432,7 @@ static form *find_form(search *s, size_t i, size_t turn, mezzo_status *status) {
     return &s->forms[s->n_forms++];
 }
 
-// Measures what a form's first answer says of the others.
+// Measures what a form's first answer implies for the others.
 static void measure(const search *s, form *f, const mz_template_span *turn, range is) {
     size_t first = turn->from, last = turn->to;
     while (first < turn->to && !told(s, first))
@@ -466,7 +466,7 @@ static mezzo_status find_answer(search *s, size_t i, bool last, range *out) {
     return MEZZO_OK;
 }
 
-// All of them, in order; *n: how many.
+// Finds all answers by their forms, in order; *n: their number.
 static mezzo_status find_by_turns(search *s, range *out, size_t *n) {
     size_t count = json_array_size(s->messages), last = count;
     while (last > 0 && !is_answer(json_array_get(s->messages, last - 1)))
@@ -479,7 +479,7 @@ static mezzo_status find_by_turns(search *s, range *out, size_t *n) {
     return s->each == each ? MEZZO_OK : find_by_turns(s, out, n);
 }
 
-// Finds what the template marks as the model's.
+// Finds what the template marks as generated by the model.
 static void find_generated(const mz_marked_text *all, range *out, size_t *n) {
     *n = 0;
     for (size_t at = 0; at < all->text.len; at++) {
@@ -550,7 +550,8 @@ mezzo_status mz_chat_encode(const mezzo_tokenizer *tok, const char *where, const
 }
 
 // --- ends of answers -----------------------------------------------------------------------------------------------
-// The word that the template writes after an answer; where it writes none, the one that the next message begins with.
+// Finds the word that the template writes after an answer; where it writes none, the word with which the next message
+// begins.
 static mezzo_status find_end(const mezzo_tokenizer *tok, const json_t *messages, char **end) {
     static const char answer[] = "4f9c1e";
     *end = NULL;
@@ -604,12 +605,12 @@ static int32_t special_named(const mezzo_tokenizer *tok, const char *text) {
 mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out) {
     char *end = NULL;
     mezzo_status status = MEZZO_OK;
-    if (tok->chat.source != NULL) // a template may refuse what is asked here: then nothing is known
+    if (tok->chat.source != NULL) // the template may refuse this test conversation; then the end is unknown
         status = mz_chat_find_end(tok, &end);
     const int32_t bos = special_named(tok, tok->chat.bos), eos = special_named(tok, tok->chat.eos);
     const int32_t stop = status == MEZZO_OK ? special_named(tok, end) : -1;
     *out = status != MEZZO_ERR_MEMORY ? mz_json_new() : NULL;
-    if (status == MEZZO_OK && stop < 0 && end != NULL && end[0] != '\0') // a word of the text, not a token
+    if (status == MEZZO_OK && stop < 0 && end != NULL && end[0] != '\0') // it is a word of the text, not a token
         (void)json_object_set_new(*out, "stop_strings", json_pack("[s]", end));
     mz_free(end);
     if (status == MEZZO_ERR_MEMORY)

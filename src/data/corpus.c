@@ -44,8 +44,8 @@ mezzo_status mz_stream_check(const mz_stream *stream, uint32_t vocab) {
     return MEZZO_OK;
 }
 
-// Returns the CRC32C of bytes [from, to) of the stream's tokens, as if its files lay consecutively. `ahead`: they are
-// asked for only.
+// Returns the CRC32C of bytes [from, to) of the stream's tokens, as if its files were consecutive. `ahead`: it only
+// asks the system to load them.
 static uint32_t crc_of(const mz_stream *stream, uint64_t from, uint64_t to, bool ahead, uint32_t crc) {
     for (size_t i = 0; i < stream->count && to > 0; i++) {
         const mz_tokens *tokens = &stream->segments[i].tokens;
@@ -65,8 +65,7 @@ mezzo_data_mark mz_stream_mark(const mz_stream *stream) {
     const uint64_t whole = (uint64_t)256 << 20;
     mezzo_data_mark mark = {0};
     bool mapped = false;
-    for (size_t i = 0; i < stream->count;
-         i++) { // windows do not cross from one file into the next: their lengths count
+    for (size_t i = 0; i < stream->count; i++) { // windows do not cross from one file into the next, so lengths matter
         const mz_tokens *tokens = &stream->segments[i].tokens;
         mark.bytes += tokens->count * tokens->width;
         mark.crc32c = mz_crc32c(mark.crc32c, &tokens->count, sizeof tokens->count);
@@ -76,7 +75,7 @@ mezzo_data_mark mz_stream_mark(const mz_stream *stream) {
         mark.crc32c = crc_of(stream, 0, mark.bytes, false, mark.crc32c);
         return mark;
     }
-    for (uint64_t i = 0; i < 2 * PIECES; i++) { // a disk has many requests at a time, and reads nothing besides
+    for (uint64_t i = 0; i < 2 * PIECES; i++) { // a disk then has many requests at a time, and reads nothing else
         const uint64_t k = i % PIECES, from = (mark.bytes - PIECE) / (PIECES - 1) * k;
         mark.crc32c = crc_of(stream, from, k < PIECES - 1 ? from + PIECE : mark.bytes, i < PIECES, mark.crc32c);
     }
@@ -96,12 +95,12 @@ static mezzo_status add_shard(mz_stream *stream, const char *path) {
     return mz_stream_add(stream, &segment);
 }
 
-// One path, or every file that a pattern names, sorted.
+// Adds one path, or every file that a pattern names, sorted.
 static mezzo_status add_pattern(mz_stream *stream, const char *pattern) {
     if (mz_path_exists(pattern) || !strpbrk(pattern, "*?["))
         return add_shard(stream, pattern);
     glob_t found;
-    int result = glob(pattern, GLOB_ERR, NULL, &found); // sorts by strcoll: by bytes in the "C" locale
+    int result = glob(pattern, GLOB_ERR, NULL, &found); // it sorts by strcoll: by bytes in the "C" locale
     mezzo_status status = MEZZO_OK;
     if (result == GLOB_NOMATCH)
         return mz_fail(MEZZO_ERR_INVALID, "no file matches %s", mz_quote(pattern).text);
@@ -113,7 +112,7 @@ static mezzo_status add_pattern(mz_stream *stream, const char *pattern) {
     return status;
 }
 
-// "a.bin,b_*.bin"; a file whose name has the comma in it comes first.
+// Adds "a.bin,b_*.bin"; a file whose own name has the comma is tried first.
 static mezzo_status add_shards(mz_stream *stream, const char *source) {
     if (mz_path_exists(source))
         return add_shard(stream, source);
@@ -131,7 +130,7 @@ static mezzo_status add_shards(mz_stream *stream, const char *source) {
     return MEZZO_OK;
 }
 
-// Files of a folder whose names match `pattern`, in name order.
+// Adds files of a folder whose names match `pattern`, in name order.
 static mezzo_status add_matches(mz_stream *stream, const char *folder, const char *pattern) {
     char **names;
     size_t count;
@@ -156,13 +155,13 @@ static bool is_shards(const char *source) {
     return given(source) && mz_ends_with(source, ".bin");
 }
 
-// A file's path in the folder that the first shard is in.
+// Returns a file's path in the folder of the first shard.
 static char *beside_shards(const mezzo_corpus *corpus, const char *name) {
     const char *shard = corpus->splits[MEZZO_TRAIN].segments[0].path, *slash = strrchr(shard, '/');
     return slash != NULL ? mz_format("%.*s/%s", (int)(slash - shard), shard, name) : mz_strdup(name);
 }
 
-// tokenizer.json beside the shards; *out NULL: there is none.
+// Finds tokenizer.json beside the shards; *out NULL: there is none.
 static mezzo_status find_tokenizer(const mezzo_corpus *corpus, char **out) {
     *out = beside_shards(corpus, "tokenizer.json");
     if (*out == NULL)
@@ -174,7 +173,7 @@ static mezzo_status find_tokenizer(const mezzo_corpus *corpus, char **out) {
     return MEZZO_OK;
 }
 
-// "char" says nothing of shards: it makes tokens of a text.
+// Loads the tokenizer; "char" does not apply to shards, because it makes tokens of a text.
 static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options,
                                    const mz_tokenizer_sources *model) {
     mz_tokenizer_sources from = *model;
@@ -187,7 +186,7 @@ static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_opti
     return status;
 }
 
-// Reads what nanoGPT says of the tokens of its shards, which another vocabulary would give another meaning.
+// Reads nanoGPT's description of its shards' tokens, which would mean something else in another vocabulary.
 static mezzo_status read_meta(mezzo_corpus *corpus) {
     char *path = beside_shards(corpus, "meta.pkl");
     mezzo_status status = path != NULL ? mz_meta_vocab(path, &corpus->meta_vocab) : MEZZO_ERR_MEMORY;
@@ -298,7 +297,7 @@ mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab) {
 }
 
 // --- saving --------------------------------------------------------------------------------------------------------
-// A part that this corpus does not have is removed: another text's must not stand in for it.
+// Saves one split, or removes its file where this corpus lacks the split, so that another text's does not replace it.
 static mezzo_status save_split(const mz_stream *stream, const char *folder, const char *name, mezzo_shard_format format,
                                unsigned width) {
     char *path = mz_format("%s/%s", folder, name);
@@ -316,7 +315,7 @@ static mezzo_status save_split(const mz_stream *stream, const char *folder, cons
     return status;
 }
 
-// Returns whether every token fits in 16 bits: by the tokenizer's word or, without one, by looking.
+// Returns whether every token fits in 16 bits: as the tokenizer says or, without one, by reading all.
 static bool fits_16_bits(const mezzo_corpus *corpus) {
     if (corpus->tokenizer)
         return corpus->tokenizer->vocab <= 65536;
@@ -329,7 +328,7 @@ static bool fits_16_bits(const mezzo_corpus *corpus) {
     return true;
 }
 
-// A source that is one of the files to write: its other half would be lost.
+// Refuses a source that is one of the files to write, because its other half would be lost.
 static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder) {
     static const char *const names[] = {"train.bin", "val.bin"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
@@ -349,7 +348,7 @@ static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder
     return MEZZO_OK;
 }
 
-// train.bin is there only while the other files belong to it: a folder half written is refused.
+// Saves a corpus. train.bin exists only while the other files belong to it, so that a half-written folder is refused.
 mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, mezzo_shard_format format) {
     MZ_REQUIRE(corpus, folder);
     if (format != MEZZO_SHARD_LLMC && format != MEZZO_SHARD_NANOGPT)

@@ -1,4 +1,4 @@
-// Makes corpora from documents: records {"text": …}, one after the other with the tokenizer's end token between them.
+// Makes corpora from documents: records {"text": …}, one after another, separated by the tokenizer's end token.
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 #include "io/quote.h"
@@ -11,7 +11,7 @@ static void pack(const mz_chat_tokens *all, uint64_t begin, uint64_t end, unsign
     }
 }
 
-// The records of one file, whose tokens are consecutive, as one segment.
+// Adds records of one file, whose tokens are consecutive, as one segment.
 static mezzo_status add_range(mz_stream *stream, const mz_record_set *set, const mz_record_file *file,
                               mz_record_range range, unsigned width) {
     if (range.begin == range.end)

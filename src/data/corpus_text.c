@@ -6,8 +6,8 @@
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 
-#define PIECE          ((size_t)1 << 20) // bytes tokenized at a time
-#define TRAIN_FRACTION 0.9               // nanoGPT's
+#define PIECE          ((size_t)1 << 20) // bytes that one thread tokenizes at a time
+#define TRAIN_FRACTION 0.9               // nanoGPT's value
 
 typedef struct text {
     const char *path; // borrowed
@@ -30,9 +30,9 @@ static bool is_continuation(unsigned char byte) {
     return (byte & 0xC0) == 0x80;
 }
 
-// Finds the byte at which character number int(fraction × characters) starts. A character is what starts with a byte
-// that is no UTF-8 continuation: exact for UTF-8, and defined for any bytes, so that every tokenizer splits a text at
-// the same place.
+// Finds the byte at which character number int(fraction × characters) starts. A character starts with a byte that is no
+// UTF-8 continuation, which is exact for UTF-8 and defined for any bytes, so that every tokenizer splits a text at the
+// same place.
 static mezzo_status split_byte(const text *t, double fraction, size_t *out) {
     uint64_t characters = 0;
     *out = 0;
@@ -52,8 +52,8 @@ static mezzo_status split_byte(const text *t, double fraction, size_t *out) {
     return MEZZO_OK;
 }
 
-// The end of the piece that starts at `at`: PIECE bytes on or a little less, where the tokenizer allows a cut; more,
-// twice as much at a time, where it allows none.
+// Returns the end of the piece that starts at `at`: after about PIECE bytes, where the tokenizer allows a cut; it
+// doubles that while no cut is allowed.
 static size_t piece_end(const mezzo_tokenizer *tok, const char *data, size_t at, size_t n) {
     for (size_t size = PIECE; n - at > size; size *= 2) {
         size_t end = tok->kind->cut(tok, data, at, at + size);
@@ -63,10 +63,10 @@ static size_t piece_end(const mezzo_tokenizer *tok, const char *data, size_t at,
     return n;
 }
 
-// Tokens of 16 or 32 bits, by the vocabulary.
+// Holds tokens of 16 or 32 bits, by the vocabulary.
 typedef struct packed {
     unsigned char *data;
-    size_t n, cap; // bytes
+    size_t n, cap; // in bytes
     unsigned width;
 } packed;
 
@@ -81,11 +81,11 @@ static mezzo_status pack(packed *out, const mz_token_list *tokens) {
     return MEZZO_OK;
 }
 
-typedef struct piece { // of a text, and what a thread made of it
+typedef struct piece { // of a text, with the result of a thread
     size_t from, to;
     mz_token_list tokens;
     mezzo_status status;
-    char *message; // of a failure, as messages belong to threads; NULL: memory ran out
+    char *message; // of a failure, because messages belong to threads; NULL: memory ran out
 } piece;
 
 typedef struct encoding {
@@ -105,7 +105,7 @@ static void encode_piece(const encoding *e, piece *p) {
         p->message = mz_strdup(mezzo_error_message());
 }
 
-// Encodes the next pieces from *at on, one a thread, all at a time.
+// Encodes the next pieces from *at on, one a thread, in parallel.
 static mezzo_status encode_round(const encoding *e, size_t *at, packed *out) {
     size_t n = 0;
     for (; n < e->threads && *at < e->to; *at = e->pieces[n++].to) {

@@ -72,7 +72,7 @@ static int by_number(const void *a, const void *b) {
     return x != y ? (x > y) - (x < y) : by_bytes(a, b);
 }
 
-// The names of all examples, each once.
+// Collects the names of all examples, each once.
 static mezzo_status collect_classes(const char **labels, size_t n, mz_classes *out) {
     const char **sorted = mz_alloc(n + 1, sizeof *sorted);
     bool numbers = true;
@@ -281,7 +281,7 @@ static mezzo_status read_image(const images *list, int64_t i, mz_labelled *out) 
     return status;
 }
 
-// Images begin in order: none before a bad one is left out.
+// Reads an image in order, so that no image before a bad one is skipped.
 static void try_image(images *list, int64_t i, mz_labelled *out) {
     bool go_on;
 #pragma omp critical(mz_labelled_trouble)

@@ -1,30 +1,31 @@
-// The options alone decide which window of which file is row r of batch k, so that a run resumes from one number.
+// Loads batches. The options alone decide which window of which file is row r of batch k, so that a run resumes from
+// one number.
 #include "data/corpus.h"
 #include "data/tokenizer.h"
 
-// Philox's `tensor` word of data draws. Graph nodes count from 0, so that no dropout mask shares a draw with a loader.
+// Philox's `tensor` word for draws of data. Graph nodes count from 0, so no dropout mask shares a draw with a loader.
 #define PHILOX_DATA  0xDA7A0000u
-#define READ_THROUGH ((uint64_t)256 << 20) // bytes of shards that are checked before the first batch
+#define READ_THROUGH ((uint64_t)256 << 20) // shards of at most this many bytes are checked before the first batch
 
 struct mezzo_loader {
     const mz_stream *stream;
     mezzo_loader_options options;
-    uint64_t *first;  // [segments + 1]: number of windows (SEQUENTIAL) or starts (RANDOM) in the files before
-    double *weighted; // [segments + 1]: the same, times their weights; NULL: all have the same weight
+    uint64_t *first;  // [segments + 1]: number of windows (SEQUENTIAL) or starts (RANDOM) in earlier files
+    double *weighted; // [segments + 1]: the same, multiplied by weights; NULL: all weights are equal
     uint64_t total;
     uint64_t position;
 };
 
-// Windows or starting places of one file.
+// Returns the number of windows or starting places in one file.
 static uint64_t places(const mezzo_loader_options *o, uint64_t tokens) {
     uint64_t length = (uint64_t)o->length;
     if (o->order == MEZZO_LOADER_RANDOM)
-        return tokens > length ? tokens - length : 0; // torch.randint(len(data) - block_size)
+        return tokens > length ? tokens - length : 0; // as in torch.randint(len(data) - block_size)
     return tokens > 1 ? (tokens - 1 + length - 1) / length : 0;
 }
 
 static mezzo_status check_options(const mezzo_corpus *corpus, mezzo_loader_options *o) {
-    // A batch's size must fit in memory that can be addressed; the count of its elements, in an int32.
+    // A batch's bytes must fit in a size_t, and its number of elements in an int32.
     if (o->batch < 1 || o->length < 1 || o->batch > INT32_MAX || o->length > INT32_MAX ||
         o->batch * o->length > INT32_MAX)
         return mz_fail(MEZZO_ERR_INVALID,
@@ -64,7 +65,7 @@ static mezzo_status fail_too_short(const mz_stream *stream, const mezzo_loader_o
                    (long long)o->length);
 }
 
-// Training alone draws by weights.
+// Sums weights, by which training alone draws.
 static mezzo_status weigh(mezzo_loader *loader) {
     const mz_stream *stream = loader->stream;
     bool even = loader->options.order != MEZZO_LOADER_RANDOM || loader->options.split != MEZZO_TRAIN;
@@ -125,8 +126,8 @@ void mezzo_loader_free(mezzo_loader *loader) {
     mz_free(loader);
 }
 
-// The file that place number `place` lies in: the last whose first[] is not above it. Files without places are passed
-// over.
+// Returns the file of place number `place`: the last one whose first[] is at most that. Files without places are
+// skipped.
 static size_t find_segment(const mezzo_loader *loader, uint64_t place) {
     size_t low = 0, high = loader->stream->count;
     while (high - low > 1) {
@@ -139,8 +140,8 @@ static size_t find_segment(const mezzo_loader *loader, uint64_t place) {
     return low;
 }
 
-// Uniform over 0 … n - 1 up to n / 2^64: the high half of the product (Lemire, "Fast Random Integer Generation in an
-// Interval", 2019, without the rejection).
+// Returns a uniform number of 0 … n - 1, up to n / 2^64: the high half of the product (Lemire, "Fast Random Integer
+// Generation in an Interval", 2019, without the rejection).
 static uint64_t uniform(const uint32_t words[2], uint64_t n) {
     return (uint64_t)((unsigned __int128)((uint64_t)words[1] << 32 | words[0]) * n >> 64);
 }
@@ -152,12 +153,12 @@ static uint64_t draw_weighted(const mezzo_loader *loader, const uint32_t words[4
     size_t i = 0;
     while (i + 1 < count && at >= loader->weighted[i + 1])
         i++;
-    while (loader->first[i + 1] == loader->first[i]) // a sum of weights that was rounded
+    while (loader->first[i + 1] == loader->first[i]) // the sum of weights was rounded
         i--;
     return loader->first[i] + uniform(words, loader->first[i + 1] - loader->first[i]);
 }
 
-// A place drawn for row number `row` of all batches.
+// Draws the place for row number `row` of all batches.
 static uint64_t draw(const mezzo_loader *loader, uint64_t row) {
     mz_philox_key key = {loader->options.seed, loader->options.stream, PHILOX_DATA};
     uint32_t words[4];
@@ -172,7 +173,7 @@ static void fill_empty(int32_t *inputs, int32_t *targets, size_t from, size_t to
     }
 }
 
-// Fills one window: inputs[t] is token start + t, targets[t] the one after it, as far as the file goes.
+// Fills one window: inputs[t] is token start + t, targets[t] the one after it, up to the file's end.
 static mezzo_status fill_row(const mezzo_loader *loader, uint64_t place, int32_t *inputs, int32_t *targets) {
     const mezzo_loader_options *o = &loader->options;
     size_t s = find_segment(loader, place), length = (size_t)o->length;

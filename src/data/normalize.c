@@ -6,7 +6,7 @@
 
 #include "io/utf8.h"
 
-// Replacements may each lengthen what the one before made; this bounds them.
+// Each replacement may lengthen the result of the one before; this limits their growth.
 enum { MOST_GROWTH = 256, LEAST_MOST = 1 << 16 };
 
 static void free_normal(mz_normal *normal) {
@@ -53,7 +53,8 @@ static void add_code(mz_text *out, uint32_t code) {
     mz_text_add(out, bytes, mz_utf8_encode(code, bytes));
 }
 
-// Marks after a character stand in the order of their classes. Counting keeps the time proportional to their number.
+// Returns a mark's class. Marks after a character are sorted by class, by counting, which keeps the time proportional
+// to their number.
 static unsigned class_of(int32_t code) {
     return (unsigned)utf8proc_get_property(code)->combining_class & 0xFF;
 }
@@ -85,7 +86,8 @@ static mezzo_status order_marks(int32_t *codes, size_t n) {
     return MEZZO_OK;
 }
 
-// A stretch that normalizes by itself: it begins with a character of ASCII or the text, and ASCII follows it.
+// Normalizes a stretch that is independent of its surroundings: it begins with an ASCII character or the text, and
+// ASCII follows it.
 static mezzo_status normalize_stretch(mz_normal_kind kind, mz_normal_room *room, const char *text, size_t n,
                                       mz_text *out) {
     const bool compose = kind == MZ_NORMAL_NFC || kind == MZ_NORMAL_NFKC;
@@ -95,7 +97,7 @@ static mezzo_status normalize_stretch(mz_normal_kind kind, mz_normal_room *room,
     size_t made = 0;
     int boundary = 0;
     for (size_t at = 0; at < n;) {
-        enum { LONGEST = 32 }; // of one character: 18, U+FDFA
+        enum { LONGEST = 32 }; // for one character, U+FDFA, that becomes 18
         uint32_t code = 0;
         at += mz_utf8_decode(text + at, n - at, &code);
         MEZZO_TRY(MZ_RESERVE(room->codes, room->cap_codes, made + LONGEST));
@@ -119,7 +121,7 @@ static mezzo_status normalize_form(mz_normal_kind kind, mz_normal_room *room, co
         size_t end = at;
         while (end < n && (unsigned char)text[end] < 0x80)
             end++;
-        const size_t plain = end == n ? n : end > at ? end - 1 : at; // the last one may compose with what follows
+        const size_t plain = end == n ? n : end > at ? end - 1 : at; // the last character may compose with what follows
         mz_text_add(out, text + at, plain - at);
         at = plain;
         while (end < n && (unsigned char)text[end] >= 0x80)
@@ -131,7 +133,7 @@ static mezzo_status normalize_form(mz_normal_kind kind, mz_normal_room *room, co
     return MEZZO_OK;
 }
 
-// Lowers each character as Rust's char::to_lowercase does: a single character becomes two.
+// Lowers each character as Rust's char::to_lowercase does; one character becomes two.
 static mezzo_status lower(const char *text, size_t n, mz_text *out) {
     for (size_t at = 0; at < n;) {
         uint32_t code = 0;
@@ -149,7 +151,7 @@ static mezzo_status use_tables(const mz_normal *x, mz_normal_room *room, const c
 }
 #else
 static mezzo_status use_tables(const mz_normal *x, mz_normal_room *room, const char *text, size_t n, mz_text *out) {
-    (void)x, (void)room; // mz_normals_add takes none of them
+    (void)x, (void)room; // unused: mz_normals_add accepts none of these
     mz_text_add(out, text, n);
     return MEZZO_OK;
 }
@@ -192,7 +194,7 @@ static mezzo_status use_rules(const mz_normal *x, const mz_normal_room *room, co
             mz_text_add(out, becomes, strlen(becomes));
         } else {
             width = mz_utf8_decode(text + at, n - at, &code);
-            width += width == 0; // a rule ended within a character
+            width += width == 0; // a rule may end within a character
             mz_text_add(out, text + at, width);
         }
         if (out->len > room->most)

@@ -11,10 +11,10 @@ typedef enum mz_normal_kind {
     MZ_NORMAL_NFKC,
     MZ_NORMAL_NFKD,
     MZ_NORMAL_LOWERCASE,
-    MZ_NORMAL_REPLACE, // also accents, by nothing
+    MZ_NORMAL_REPLACE, // replaces matches; accents are removed with it, too
     MZ_NORMAL_PREPEND,
-    MZ_NORMAL_STRIP, // white space
-    MZ_NORMAL_RULES, // sentencepiece's: the longest one that applies, from the left
+    MZ_NORMAL_STRIP, // removes white space
+    MZ_NORMAL_RULES, // applies sentencepiece's rules: the longest one that matches, from the left
 } mz_normal_kind;
 
 typedef struct mz_normal {
@@ -22,7 +22,7 @@ typedef struct mz_normal {
     mz_pattern *pattern; // REPLACE; owned
     char *text;          // REPLACE, PREPEND; owned
     size_t n;
-    bool left, right; // STRIP; REPLACE: left is only where a text begins
+    bool left, right; // STRIP: which side; REPLACE: left applies only where a text begins
     mz_charsmap *map; // RULES; owned
     mz_at_space at_space;
 } mz_normal;
@@ -32,8 +32,8 @@ typedef struct mz_normals {
     size_t n;
 } mz_normals;
 void mz_normals_free(mz_normals *normals);
-// MEZZO_ERR_FORMAT: too many; UNSUPPORTED: one that this build has no utf8proc for. Frees what the normalizer owns
-// then.
+// Adds a normalizer. MEZZO_ERR_FORMAT: too many; UNSUPPORTED: one that needs utf8proc, which this build lacks. An error
+// frees what the normalizer owns.
 mezzo_status mz_normals_add(const char *where, mz_normals *normals, mz_normal normal);
 
 // One thread owns this memory; zeroed, then freed.
@@ -42,7 +42,7 @@ typedef struct mz_normal_room {
     mz_text text[2];
     int32_t *codes;
     size_t cap_codes;
-    size_t most; // bytes that replacing may make of the text at hand
+    size_t most; // the most bytes that replacements may make of the present text
 } mz_normal_room;
 void mz_normal_room_free(mz_normal_room *room);
 
@@ -50,7 +50,7 @@ void mz_normal_room_free(mz_normal_room *room);
 mezzo_status mz_normalize(const mz_normals *normals, mz_normal_room *room, const char *text, size_t n, mz_place place,
                           const char **out, size_t *out_n);
 
-// How much of the beginning is white space, and where white space at the end begins.
+// Return how many bytes at the beginning are white space, and where the white space at the end begins.
 size_t mz_white_until(const char *text, size_t n);
 size_t mz_white_from(const char *text, size_t n);
 

@@ -29,11 +29,11 @@ static mezzo_status refuse(const translator *t, const char *what) {
                    mz_quote_bytes(t->source, t->n).text, what, t->at);
 }
 
-// Letters, marks, decimal digits and connectors are Oniguruma's \w.
+// Oniguruma's \w consists of letters, marks, decimal digits and connectors.
 #define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
 typedef struct escape {
     char letter;
-    const char *outside, *inside; // of a class; NULL: refused there
+    const char *outside, *inside; // outside and inside a class; NULL: refused there
 } escape;
 static const escape escapes[] = {
     {'s', "[" MZ_WHITE "]", MZ_WHITE},
@@ -62,7 +62,7 @@ static bool is_hex(char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-// \x{…}, \xHH and \uHHHH, whose first two letters are read.
+// Translates \x{…}, \xHH and \uHHHH, whose first two characters are read.
 static mezzo_status translate_code(translator *t, char letter) {
     uint64_t code = 0;
     size_t digits = 0;
@@ -75,13 +75,13 @@ static mezzo_status translate_code(translator *t, char letter) {
     const bool closed = !braces || (t->at < t->n && t->source[t->at] == '}');
     t->at += braces && closed;
     if (digits == 0 || !closed || code > 0x10FFFF || (letter == 'u' && digits < 4) ||
-        (letter == 'x' && !braces && code > 0x7F)) // a byte of a character
+        (letter == 'x' && !braces && code > 0x7F)) // it would be one byte of a character
         return refuse(t, "a code point that is none");
     mz_text_addf(&t->out, "\\x{%llx}", (unsigned long long)code);
     return MEZZO_OK;
 }
 
-// \p{NAME}, \p{^NAME} and \P{NAME}, as PCRE2 writes them too.
+// Translates \p{NAME}, \p{^NAME} and \P{NAME}, which PCRE2 writes alike.
 static mezzo_status translate_property(translator *t, char letter) {
     const char *end = t->at < t->n && t->source[t->at] == '{' ? memchr(t->source + t->at, '}', t->n - t->at) : NULL;
     if (end == NULL)
@@ -123,13 +123,14 @@ static bool ahead(const translator *t, const char *text) {
     return t->n - t->at >= n && memcmp(t->source + t->at, text, n) == 0;
 }
 
-// Returns whether a dash at the edge of a class within a class would become a range's without the brackets.
+// Returns whether a dash at the edge of a class within a class would become a range without the inner brackets.
 static bool dash_at_bracket(const translator *t, size_t depth) {
     const char c = t->source[t->at], next = t->at + 1 < t->n ? t->source[t->at + 1] : '\0';
     return (c == '-' && (next == '[' || (next == ']' && depth > 1))) || ((c == '[' || c == ']') && next == '-');
 }
 
-// A class within a class adds its characters, unless it is negated: its brackets may go.
+// Translates a class. A class within it adds its characters, unless it is negated, so that its brackets can be left
+// out.
 static mezzo_status translate_class(translator *t) {
     size_t depth = 1;
     put(t, "[");
@@ -138,7 +139,7 @@ static mezzo_status translate_class(translator *t) {
         put(t, "^");
         t->at++;
     }
-    if (ahead(t, "]")) // a first bracket is itself
+    if (ahead(t, "]")) // a first bracket is a plain character
         return refuse(t, "an empty class");
     while (t->at < t->n && (depth > 1 || t->source[t->at] != ']')) {
         const char c = t->source[t->at];
@@ -159,7 +160,7 @@ static mezzo_status translate_class(translator *t) {
     return MEZZO_OK;
 }
 
-// (?:…), lookaround, atomic groups and (?i) mean the same to both; (?m) and others do not.
+// Translates a group. (?:…), lookaround, atomic groups and (?i) mean the same in both; (?m) and others do not.
 static mezzo_status translate_group(translator *t) {
     static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:", "(?i)"};
     for (size_t i = 0; i < MZ_COUNT(same); i++)
@@ -175,7 +176,7 @@ static mezzo_status translate_group(translator *t) {
     return MEZZO_OK;
 }
 
-// {n}, {n,} and {n,m}; a brace that counts nothing is a brace.
+// Translates {n}, {n,} and {n,m}; a brace that counts nothing is a plain character.
 static mezzo_status translate_count(translator *t) {
     size_t end = t->at + 1, commas = 0;
     while (end < t->n && ((t->source[end] >= '0' && t->source[end] <= '9') || t->source[end] == ','))
@@ -211,7 +212,7 @@ static mezzo_status translate(translator *t) {
 
 // --- compiling -----------------------------------------------------------------------------------------------------
 static bool ran_out(int error) {
-    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED; // of matching, and of compiling
+    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED; // both in matching and in compiling
 }
 
 static mezzo_status pcre_fail(const char *where, const char *source, size_t n, int error) {
@@ -221,7 +222,7 @@ static mezzo_status pcre_fail(const char *where, const char *source, size_t n, i
                    mz_quote_bytes(source, n).text, (const char *)text);
 }
 
-// Oniguruma's ^ and $ stand at every line; the newline is its own, whatever PCRE2 was built with.
+// Compiles a pattern. Oniguruma's ^ and $ match at every line; the newline is \n, whatever PCRE2 was built with.
 static mezzo_status compile(const char *where, const char *source, size_t n, bool lines, mz_pattern *out) {
     int error = 0;
     PCRE2_SIZE at = 0;
@@ -234,7 +235,7 @@ static mezzo_status compile(const char *where, const char *source, size_t n, boo
     pcre2_compile_context_free(context);
     if (out->code == NULL)
         return pcre_fail(where, source, n, error);
-    out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0; // else the interpreter does it
+    out->jit = pcre2_jit_compile(out->code, PCRE2_JIT_COMPLETE) == 0; // otherwise the interpreter matches
     return MEZZO_OK;
 }
 

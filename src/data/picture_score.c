@@ -16,7 +16,7 @@ void mz_picture_truth(const mz_pictures *p, int64_t example, float *out) {
         out[i] = (float)p->picture[example * n + i] / 255.0F;
 }
 
-// Predicts what a model has to beat: the mean of all pictures that are trained on.
+// Predicts the mean of all training pictures, which a model should beat.
 static mezzo_status predict_mean(const mz_pictures *p, float *out) {
     const int64_t n = p->size * p->size;
     uint64_t *sum = mz_alloc((size_t)n, sizeof *sum);
@@ -36,7 +36,7 @@ float mz_free_space_brightness(const mz_pictures *p, int64_t dx, int64_t dy) {
     return (float)fmin(fmax((p->loss_at_0 - loss) / (p->loss_at_0 - p->loss_at_255), 0), 1);
 }
 
-// Predicts the loss in free space from the transmitter's place, 0 in buildings.
+// Predicts the loss in free space from the transmitter's position, and 0 in buildings.
 static void predict_free_space(const mz_pictures *p, int64_t example, float *out) {
     const mz_example *e = &p->example[example];
     const uint8_t *buildings = p->scene + e->scene * p->size * p->size;
@@ -94,7 +94,7 @@ void mz_sheet_add(const mz_pictures *p, int64_t row, int64_t example, const floa
         const uint8_t truth = p->picture[example * n + i], guess = byte((double)predicted[i]);
         const uint8_t scene = (uint8_t)(p->scene != NULL ? p->scene[e->scene * n + i] * 3 / 4 : 0);
         const double error = fabs((double)predicted[i] - truth / 255.0);
-        // The transmitter is one pixel: a cross of five is seen.
+        // The transmitter is one pixel, so it is drawn as a cross of five.
         const int64_t dx = e->x < 0 ? n : llabs(i % p->size - e->x), dy = llabs(i / p->size - e->y);
         const bool here = dx + dy <= (p->size >= 128 ? 2 : 1);
         const uint8_t from[3] = {here ? 255 : scene, here ? 40 : scene, here ? 40 : scene};
@@ -113,7 +113,7 @@ typedef struct scoring {
     bool mean, free_space;
     float *predicted, *truth;
     mz_picture sheet;
-    int64_t rows; // of the sheet that are there
+    int64_t rows; // rows of the sheet that are filled
     mz_text csv;
     mz_image_total total;
 } scoring;
@@ -141,7 +141,7 @@ static mezzo_status start(scoring *s) {
     return s->mean ? predict_mean(&s->p, s->predicted) : MEZZO_OK;
 }
 
-// *there: this example has a prediction that is compared.
+// Predicts an example; *there: it has a prediction to compare.
 static mezzo_status predict(scoring *s, int64_t k, bool *there) {
     const int64_t example = s->p.order[k];
     if (s->mean || s->free_space) {

@@ -8,7 +8,7 @@
 #include "io/json.h"
 #include "io/png.h"
 
-#define PHILOX_SCENES 0x2AD20000u // the `tensor` word of the split's draws
+#define PHILOX_SCENES 0x2AD20000u // the `tensor` word for draws of the split
 #define SPLIT_SEED    UINT64_C(0x7069637475726573)
 enum { DESCRIPTION_BYTES = 1 << 16 };
 
@@ -21,7 +21,7 @@ void mz_pictures_close(mz_pictures *p) {
 }
 
 // --- one file ------------------------------------------------------------------------------------
-// "u1 [3, 4]"
+// Writes a description such as "u1 [3, 4]".
 static const char *described(const mz_npy *npy, char out[160]) {
     int n = snprintf(out, 160, "%s [", mz_npy_type_name(npy->type));
     for (int i = 0; i < npy->rank; i++)
@@ -30,7 +30,7 @@ static const char *described(const mz_npy *npy, char out[160]) {
     return out;
 }
 
-// Takes an array as a picture of 8 bits: bytes as they are, fractions of 1 rounded.
+// Converts an array to a picture of 8 bits: bytes stay, fractions of 1 are rounded.
 static mezzo_status take_gray(const char *path, const mz_npy *npy, mz_picture *out) {
     const bool bytes = npy->type == MZ_NPY_U1, fractions = npy->type == MZ_NPY_F4 || npy->type == MZ_NPY_F8;
     const bool gray = npy->rank == 2 || (npy->rank == 3 && npy->dim[2] == 1);
@@ -59,7 +59,7 @@ static mezzo_status read_npy(const char *path, mz_picture *out) {
     return mz_npy_end(&npy, status);
 }
 
-// FOLDER/NAME.png, or NAME.npy where there is no such PNG.
+// Reads FOLDER/NAME.png, or NAME.npy where there is no such PNG.
 static mezzo_status read_either(const char *folder, const char *name, char **path, mz_picture *out) {
     char *npy = mz_format("%s/%s.npy", folder, name);
     *path = mz_format("%s/%s.png", folder, name);
@@ -75,7 +75,7 @@ static mezzo_status read_either(const char *folder, const char *name, char **pat
     return status == MEZZO_OK ? mz_png_read(*path, out) : status;
 }
 
-// Reads a square picture `size` pixels wide; 0: any.
+// Reads a square picture `size` pixels wide; 0: of any width.
 static mezzo_status read_one(const char *folder, const char *name, int64_t size, mz_picture *out) {
     char *path;
     mezzo_status status = read_either(folder, name, &path, out);
@@ -96,14 +96,14 @@ static mezzo_status read_one(const char *folder, const char *name, int64_t size,
 }
 
 // --- a folder of files -----------------------------------------------------------------------------
-// Holds what is read when it is known which examples there are. Errors are kept for each thread: the first example's
-// goes to the caller.
+// Holds what threads read once the examples are known. Each thread keeps its error, and the caller gets that of the
+// first example.
 typedef struct reading {
     mz_pictures *p;
-    char *scenes, *antennas, *pictures; // folders; antennas: NULL where there is no transmitter
+    char *scenes, *antennas, *pictures; // folders; antennas: NULL where there are no transmitters
     mz_stop *stop;
     mezzo_status status;
-    int64_t at; // the example that `message` is about
+    int64_t at; // the example of `message`
     char message[512];
 } reading;
 
@@ -113,7 +113,7 @@ static void close_reading(reading *r) {
     mz_free(r->pictures);
 }
 
-// A map is named after its scene and a number: "12_3".
+// Finds the scene of a map, whose name is the scene and a number: "12_3".
 static void scene_name(const reading *r, int64_t i, char out[64]) {
     snprintf(out, 64, "%s", r->p->example[i].name);
     if (r->antennas != NULL)
@@ -128,7 +128,7 @@ static mezzo_status read_into(const char *folder, const char *name, int64_t size
     return MEZZO_OK;
 }
 
-// Finds the transmitter: the brightest pixel of its picture.
+// Finds the transmitter, which is the brightest pixel of its picture.
 static mezzo_status find_transmitter(const char *folder, int64_t size, mz_example *example) {
     mz_picture one;
     MEZZO_TRY(read_one(folder, example->name, size, &one));
@@ -156,7 +156,7 @@ static mezzo_status read_example(const reading *r, int64_t i) {
     return read_into(r->pictures, e->name, p->size, p->picture + (size_t)i * bytes);
 }
 
-// Examples begin in order: none before a bad one is left out.
+// Reads an example in order, so that no example before a bad one is skipped.
 static void try_example(reading *r, int64_t i) {
     bool go_on;
 #pragma omp critical(mz_pictures_trouble)
@@ -213,7 +213,7 @@ static int by_number(const void *a, const void *b) {
     return (x->transmitter > y->transmitter) - (x->transmitter < y->transmitter);
 }
 
-// "12_3.png": nine digits at most each.
+// Parses "12_3.png"; each number has at most nine digits.
 static bool parse_name(const char *name, numbered *out) {
     int end = 0;
     long long map, transmitter;
@@ -266,7 +266,7 @@ static mezzo_status find_gain(const char *path, char **out) {
     return status;
 }
 
-// Reads what a folder of `mezzo data radio` says of itself; RadioMapSeer's numbers are the same, at one metre a pixel.
+// Reads the description in a folder of `mezzo data radio`; RadioMapSeer's values are the same, at one metre a pixel.
 static mezzo_status read_description(mz_pictures *p, const char *path) {
     json_t *json = NULL;
     double extent = (double)p->size;
@@ -390,7 +390,7 @@ static mezzo_status open_array(const char *path, mz_pictures *p) {
 }
 
 // --- the split -----------------------------------------------------------------------------------
-// A shuffle of the scenes by Fisher and Yates, the same for every run. Its first ones train, with all their examples.
+// Shuffles the scenes by Fisher and Yates, alike in every run. The first ones train, with all their examples.
 static mezzo_status divide(mz_pictures *p, double split) {
     int64_t *shuffled = mz_alloc((size_t)p->scenes, sizeof *shuffled);
     bool *trains = mz_alloc((size_t)p->scenes, sizeof *trains);

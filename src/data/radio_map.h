@@ -1,4 +1,4 @@
-// A radio map's gray stands for received power; maps are compared with the loss in free space. `mezzo data radio`
+// In a radio map, gray means received power; maps are compared with the loss in free space. `mezzo data radio`
 // (tools/radio) writes such maps; RadioMapSeer's are alike. docs/images.md has the formulas and their sources.
 #ifndef MZ_DATA_RADIO_MAP_H
 #define MZ_DATA_RADIO_MAP_H
@@ -6,16 +6,16 @@
 #include <math.h>
 #include <stdint.h>
 
-#define MZ_RADIO_GHZ  5.9          // as RadioMapSeer's
-#define MZ_RADIO_DB   100.0        // gray 255 is the loss at 1 m in free space, gray 0 this much more
-#define MZ_RADIO_FILE "radio.json" // of a folder of maps: how they were made
+#define MZ_RADIO_GHZ  5.9          // as in RadioMapSeer
+#define MZ_RADIO_DB   100.0        // gray 255 is the loss at 1 m in free space, and gray 0 is higher by this much
+#define MZ_RADIO_FILE "radio.json" // describes how a folder of maps was made
 
-// ITU-R P.525-4 (4), in dB: distance in metres, at least 1.
+// Returns ITU-R P.525-4 (4), in dB; the distance is in metres, at least 1.
 static inline double mz_free_space_loss(double metres) {
     return 32.4 + 20 * log10(MZ_RADIO_GHZ * 1e3) + 20 * log10(fmax(metres, 1) * 1e-3);
 }
 
-// The loss in dB that a gray stands for, and back.
+// Return the loss in dB that a gray means, and the gray of a loss.
 static inline double mz_radio_loss(double gray) {
     return mz_free_space_loss(1) + MZ_RADIO_DB * (1 - gray / 255);
 }

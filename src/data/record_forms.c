@@ -47,7 +47,7 @@ static mezzo_status refuse_form(const char *where) {
     return status;
 }
 
-// One that has the first key alone is named by the error about its second one.
+// Finds the form of a record. For a record with a form's first key alone the error names the second one.
 static mezzo_status find_form(const char *where, const json_t *record, const mz_record_form **out) {
     const mz_record_form *half = NULL;
     for (size_t i = 0; i < MZ_RECORD_FORMS; i++) {
@@ -64,7 +64,7 @@ static mezzo_status find_form(const char *where, const json_t *record, const mz_
 }
 
 // --- messages ------------------------------------------------------------------------------------------------------
-// ShareGPT's names.
+// Returns the role for ShareGPT's name of it.
 static const char *role_of(const char *from) {
     static const char *const names[][2] = {{"human", "user"},
                                            {"gpt", "assistant"},
@@ -77,7 +77,7 @@ static const char *role_of(const char *from) {
     return from;
 }
 
-// "text", or [{"type": "text", "text": "text"}, …], whose texts follow each other.
+// Joins "text", or [{"type": "text", "text": "text"}, …], whose texts follow each other.
 static mezzo_status join_content(const char *where, const json_t *content, json_t **out) {
     mz_text joined = {0};
     const json_t *part;
@@ -111,7 +111,7 @@ static mezzo_status no_memory(const char *where) {
     return mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for a record", where);
 }
 
-// Appends a message as a chat template reads it, with the other members of `like`. It takes `content` over.
+// Appends a message as a chat template reads it, with the other members of `like`. It takes over `content`.
 static mezzo_status append(const char *where, const json_t *like, const char *role, json_t *content, bool counts,
                            json_t *to) {
     json_t *message = like != NULL ? json_copy((json_t *)like) : json_object();
@@ -154,7 +154,7 @@ static mezzo_status append_list(const char *where, const char *key, const json_t
 }
 
 // --- forms ---------------------------------------------------------------------------------------------------------
-// A text that may be missing, null or empty: "" then.
+// Gets a text that may be missing, null or empty, which then is "".
 static mezzo_status get_optional(const char *where, const json_t *record, const char *key, const char **out) {
     const json_t *value = key != NULL ? json_object_get(record, key) : NULL;
     *out = "";

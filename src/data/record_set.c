@@ -36,8 +36,8 @@ static bool names_records(const char *path) {
     return false;
 }
 
-// A folder of records has such files, no token shards, beside which a tokenizer.json stands, and no folders, as
-// pictures have them.
+// Returns whether a folder holds records: it has such files, no token shards (whose tokenizer.json stands beside them),
+// and no folders, as pictures have.
 static bool holds_records(const char *folder) {
     char **names;
     size_t n, records = 0, others = 0;
@@ -53,7 +53,7 @@ static bool holds_records(const char *folder) {
     return records > 0 && others == 0;
 }
 
-// One of a list of sources. A file whose name has the colon in it comes first.
+// One source of a list. A file whose own name has the colon is tried first.
 typedef struct part {
     char *path;
     double weight;
@@ -80,7 +80,7 @@ static mezzo_status parse_part(const char *text, size_t n, part *out) {
     return MEZZO_OK;
 }
 
-// The next source of a list, whose end *at becomes; a name with a comma in it that there is comes first.
+// Finds the next source of a list and advances *at; an existing name with a comma is tried first.
 static mezzo_status next_part(const char **at, part *out) {
     const size_t n = mz_path_exists(*at) ? strlen(*at) : strcspn(*at, ",");
     const char *text = *at;
@@ -93,7 +93,7 @@ bool mz_is_records(const char *source) {
     for (const char *at = source != NULL ? source : ""; *at != '\0' && !found;) {
         part p;
         if (next_part(&at, &p) != MEZZO_OK)
-            return strstr(source, ".json") != NULL; // a wrong weight is an error of the open that follows
+            return strstr(source, ".json") != NULL; // the open that follows reports a wrong weight
         found = names_records(p.path) || (mz_path_is_dir(p.path) && holds_records(p.path));
         mz_free(p.path);
     }
@@ -105,7 +105,7 @@ typedef struct reading {
     mz_record_set *set;
     const mz_record_form *form;
     const mezzo_tokenizer *tokenizer;
-    size_t refused; // of this file
+    size_t refused; // in this file
 } reading;
 
 static mezzo_status add_text(const reading *r, const char *where, const char *text, mz_place place, bool counts) {
@@ -142,7 +142,7 @@ static mezzo_status add_json(const reading *r, const char *where, const json_t *
     return status;
 }
 
-// FORMAT and INVALID are the record's; others end the reading.
+// Adds a record. FORMAT and INVALID refuse the record alone; other errors end the reading.
 static mezzo_status add_span(reading *r, const char *where, const mz_record_span *span) {
     json_t *record = NULL;
     MEZZO_TRY(mz_stop_check(where));
@@ -286,7 +286,7 @@ mz_record_range mz_record_file_part(const mz_record_file *file, double from, dou
 }
 
 // --- counts --------------------------------------------------------------------------------------------------------
-// 1234567 → "1,234,567"
+// Writes 1234567 as "1,234,567".
 static void add_number(mz_text *out, unsigned long long n) {
     if (n >= 1000)
         add_number(out, n / 1000);

@@ -5,9 +5,9 @@ enum { PIECE = 1 << 16 };
 struct mz_record_splitter {
     mz_reader *reader;
     char *buffer;
-    size_t cap, begin, end; // bytes that no record was made of yet
-    uint64_t line;          // of buffer[begin]
-    bool over;              // the reader has no more
+    size_t cap, begin, end; // bytes that no record has used yet
+    uint64_t line;          // the line of buffer[begin]
+    bool over;              // the reader has no more bytes
     bool is_list, began, ended;
 };
 
@@ -19,7 +19,7 @@ void mz_record_splitter_close(mz_record_splitter *s) {
     mz_free(s);
 }
 
-// More bytes after those that are there, which move to the front.
+// Reads more bytes after the unused ones, which move to the front.
 static mezzo_status read_more(mz_record_splitter *s) {
     const size_t left = s->end - s->begin;
     size_t got;
@@ -38,7 +38,7 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-// *out: the first character that is not blank, which stays; '\0' at the end.
+// Skips blanks; *out is the first other character, which stays; '\0' at the end.
 static mezzo_status skip_blanks(mz_record_splitter *s, char *out) {
     *out = '\0';
     for (;;) {
@@ -47,7 +47,7 @@ static mezzo_status skip_blanks(mz_record_splitter *s, char *out) {
             s->line += c == '\n';
             if (is_blank(c))
                 continue;
-            *out = c == '\0' ? '\1' : c; // a NUL is a character that no record begins with
+            *out = c == '\0' ? '\1' : c; // a NUL is a character with which no record begins
             return MEZZO_OK;
         }
         if (s->over)
@@ -87,14 +87,14 @@ mezzo_status mz_record_splitter_open(mz_reader *reader, mz_record_splitter **out
     return status;
 }
 
-// Holds what the scan of one record knows of the bytes so far.
+// Holds the state of the scan of one record.
 typedef struct scan {
     size_t at, depth;
     uint64_t lines;
     bool in_text, escaped, too_long;
 } scan;
 
-// Returns whether the record ends before this byte, or, *with, after it.
+// Returns whether the record ends before this byte or, where *with is set, after it.
 static bool ends(const mz_record_splitter *s, scan *x, char c, bool *with) {
     *with = false;
     if (!s->is_list)
@@ -115,7 +115,7 @@ static bool ends(const mz_record_splitter *s, scan *x, char c, bool *with) {
     return *with;
 }
 
-// A record too long is not kept: its beginning makes room for the rest.
+// Reads on. A record that is too long loses its beginning, to free memory for the rest.
 static mezzo_status read_on(mz_record_splitter *s, scan *x) {
     if (x->at - s->begin > MZ_RECORD_BYTES) {
         x->too_long = true;
@@ -149,7 +149,7 @@ static mezzo_status take(mz_record_splitter *s, mz_record_span *out) {
     return MEZZO_OK;
 }
 
-// Reads up to the next element: its comma, or the end of the list.
+// Advances to the next element: over its comma, or to the end of the list.
 static mezzo_status step_list(mz_record_splitter *s, char *next) {
     MEZZO_TRY(skip_blanks(s, next));
     if (*next == ',' && s->began) {

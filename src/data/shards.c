@@ -30,7 +30,7 @@ size_t mz_tokens_copy(const mz_tokens *tokens, uint64_t first, size_t n, uint32_
     return bad;
 }
 
-// Blocks keep the inner loop free of exits, so that it vectorises.
+// Searches block by block, so that the inner loop has no exits and is vectorized.
 uint64_t mz_tokens_find_above(const mz_tokens *tokens, uint32_t vocab) {
     enum { BLOCK = 4096 };
     for (uint64_t at = 0; at < tokens->count; at += BLOCK) {
@@ -43,7 +43,7 @@ uint64_t mz_tokens_find_above(const mz_tokens *tokens, uint32_t vocab) {
         for (uint64_t i = at; largest >= vocab && i < end; i++)
             if (mz_token_at(tokens, i) >= vocab)
                 return i;
-        if (mz_stop_check("tokens") != MEZZO_OK) // a caller that asked to stop has no use for the answer
+        if (mz_stop_check("tokens") != MEZZO_OK) // a caller that asked to stop does not use the result
             return tokens->count;
     }
     return tokens->count;
@@ -74,14 +74,14 @@ static mezzo_status parse_llmc(const char *where, const unsigned char *bytes, si
     return MEZZO_OK;
 }
 
-// Tokens of 32 or 64 bits, read as 16-bit ones, have their high halves at odd places: zeros, or small numbers next to
-// ones of all sizes, most of which are not 0. In tokens of 16 bits both places have the same kind of numbers. The first
-// megabyte shows it.
+// Refuses tokens of 32 or 64 bits in a file without a header, which would be read as 16-bit ones: their high halves are
+// at odd places, and are zeros or small numbers beside numbers of all sizes, most of which are not 0. In tokens of 16
+// bits both places have similar numbers. It checks the first megabyte.
 static mezzo_status check_bare_width(const char *where, const mz_tokens *tokens) {
     enum { MOST = 1 << 19, FEW = 1 << 10, HIGH = 16 };
     const uint64_t n = tokens->count < MOST ? tokens->count : MOST;
-    uint32_t most[4] = {0}; // by place modulo 4
-    uint64_t filled = 0;    // of the first places: low halves in either width
+    uint32_t most[4] = {0}; // by position modulo 4
+    uint64_t filled = 0;    // numbers other than 0 at the first positions, which are low halves in either width
     for (uint64_t i = 0; i < n; i += 4)
         filled += mz_token_at(tokens, i) != 0;
     for (uint64_t i = 0; i < n; i++)
@@ -124,8 +124,8 @@ mezzo_status mz_shard_parse(const char *where, const void *bytes, size_t n, mz_t
 }
 
 // --- nanoGPT's meta.pkl --------------------------------------------------------------------------------------------
-// Opcodes of a pickle of dictionaries, numbers and texts, and how many bytes follow each. No other one is read, and
-// none of them runs code.
+// Opcodes of a pickle of dictionaries, numbers and texts, and how many bytes follow each. Others are refused, and none
+// of these runs code.
 static const struct opcode {
     unsigned char code, bytes;
     bool counted; // the bytes are the length of a text that follows
@@ -141,7 +141,7 @@ static const struct opcode *find_opcode(unsigned char code) {
     return NULL;
 }
 
-// The number that follows the text "vocab_size"; 0: there is none, or another opcode stands before it.
+// Returns the number after the text "vocab_size"; 0: there is none, or another opcode comes before it.
 static int64_t find_vocab(const unsigned char *p, size_t n) {
     static const char name[] = "vocab_size";
     bool named = false;

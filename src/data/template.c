@@ -46,7 +46,7 @@ static value *namespace_of(machine *m, const node *x, environment *e) {
     const value *space = mz_tpl_evaluate(m, x->a, e);
     if (space->kind != NAMESPACE)
         refuse(m, MEZZO_ERR_FORMAT, "a member is assigned to %s, which is no namespace", mz_tpl_kind_name(space));
-    return m->status == MEZZO_OK ? (value *)(uintptr_t)space : NULL; // in the arena
+    return m->status == MEZZO_OK ? (value *)(uintptr_t)space : NULL; // it lies in the arena
 }
 
 static void assign(machine *m, const node *x, const value *is, environment *e) {
@@ -82,7 +82,7 @@ static void print(machine *m, const value *v) {
         m->status = MEZZO_ERR_MEMORY;
 }
 
-// Returns what `body` writes, a string; NULL: it was left by break or continue, or an error.
+// Returns what `body` writes, as a string; NULL: break or continue left it, or an error.
 static const value *capture(machine *m, const nodes *body, environment *e, leaving *how) {
     mz_marked_text said = {0}, *out = m->out;
     m->out = &said;
@@ -111,7 +111,7 @@ static const value *peek(machine *m, loop *l) {
     return l->after;
 }
 
-// Counts a loop's items; with a condition, it decides all items that are left.
+// Counts a loop's items; a condition is evaluated for all remaining items.
 static int64_t loop_length(machine *m, loop *l) {
     if (l->length >= 0)
         return l->length;
@@ -194,7 +194,7 @@ const value *mz_tpl_loop_member(machine *m, const value *v, const char *name, si
     return NULL;
 }
 
-// Returns what the template writes for a message of the conversation.
+// Begins the span of a message of the conversation, and returns its index.
 static size_t begin_span(machine *m, const value *item) {
     if (item->message == 0 || m->out != m->root_out)
         return SIZE_MAX;
@@ -239,7 +239,7 @@ static void run_loop(machine *m, const node *x, const value *over, environment *
         l->before = l->current;
         l->current = item;
         const leaving how = turn(m, x, item, self, e);
-        nothing &= how != STAY; // as Jinja: else also follows where each turn was cut short
+        nothing &= how != STAY; // as in Jinja: else also runs where each turn was cut short
         if (how == LEAVE_LOOP)
             break;
     }
@@ -285,7 +285,7 @@ static const value *take_named(arguments *a, const char *name, size_t n) {
     return NULL;
 }
 
-// Returns what is left of the arguments: by name into a map, or by place into a tuple.
+// Returns the remaining arguments: by name as a map, or by position as a tuple.
 static const value *others(machine *m, const arguments *a, bool by_name, size_t from) {
     value *rest = by_name ? mz_tpl_map(m, MAP, a->n) : mz_tpl_list(m, TUPLE, a->n);
     size_t n = 0;
@@ -358,13 +358,13 @@ static const value *macro_of(machine *m, const node *x, environment *e) {
 }
 
 static void run_call_block(machine *m, const node *x, environment *e) {
-    node call = *x->a; // with what stands in the block
+    node call = *x->a; // with the contents of the block
     call.is = macro_of(m, x, e);
     if (m->status == MEZZO_OK)
         print(m, mz_tpl_evaluate(m, &call, e));
 }
 
-// Renders what the model writes, by the template's own word.
+// Renders what the template marks as the model's text.
 static void run_generation(machine *m, const node *x, environment *e) {
     leaving how;
     const value *v = capture(m, &x->body, enter(m, x->scope, e), &how);
@@ -476,7 +476,7 @@ void mz_marked_text_free(mz_marked_text *t) {
     mz_text_free(&t->told);
 }
 
-// Every line end is \n, and the last one is no part of the template.
+// Reads the source: every line end becomes \n, and the last one does not belong to the template.
 static void read_source(machine *m, const char *source) {
     size_t n = strlen(source), to = 0, width;
     if (n > MOST_SOURCE) {
@@ -513,7 +513,7 @@ static void read_values(machine *m, const json_t *values) {
         const value *v = mz_tpl_from_json(m, is, messages, 0);
         for (int64_t i = 0; messages && v->kind == LIST && i < v->n; i++)
             if (v->at[i]->kind == MAP)
-                ((value *)(uintptr_t)v->at[i])->message = (int)i + 1; // made above
+                ((value *)(uintptr_t)v->at[i])->message = (int)i + 1; // this function made the value
         if (map != NULL)
             mz_tpl_put(m, map, mz_tpl_word(m, key), v);
     }

@@ -28,7 +28,7 @@ static void add_argument(machine *m, arguments *a, const value *is, const char *
     a->length[a->n++] = n;
 }
 
-// *list or **map.
+// Adds the arguments of *list or **map.
 static void add_several(machine *m, arguments *a, const value *v, bool named) {
     if (!named) {
         const value *items = mz_tpl_items(m, v);
@@ -78,7 +78,7 @@ static const value *call(machine *m, const node *x, environment *e) {
     arguments a;
     const value *f = mz_tpl_evaluate(m, x->a, e);
     evaluate_arguments(m, x, e, &a);
-    if (x->is != NULL) // of a call block
+    if (x->is != NULL) // these belong to a call block
         add_argument(m, &a, x->is, "caller", 6);
     m->line = x->line;
     return mz_tpl_call(m, f, &a);
@@ -122,7 +122,7 @@ static bool holds(machine *m, int op, const value *a, const value *b) {
     }
 }
 
-// a < b < c: each is evaluated once, up to the first that does not hold.
+// Evaluates a < b < c: each operand once, up to the first comparison that is false.
 static const value *compared(machine *m, const node *x, environment *e) {
     const value *left = mz_tpl_evaluate(m, x->a, e);
     for (size_t i = 0; i < x->kids.n && m->status == MEZZO_OK; i++) {
@@ -176,7 +176,7 @@ static const value *mapped(machine *m, const node *x, environment *e) {
     value *map = mz_tpl_map(m, MAP, x->kids.n / 2);
     for (size_t i = 0; map != NULL && i + 1 < x->kids.n && m->status == MEZZO_OK; i += 2) {
         const value *key = mz_tpl_evaluate(m, x->kids.at[i], e), *is = mz_tpl_evaluate(m, x->kids.at[i + 1], e);
-        (void)mz_tpl_member(m, map, key); // refuses what cannot be a key
+        (void)mz_tpl_member(m, map, key); // it refuses a value that cannot be a key
         mz_tpl_put(m, map, key, is);
     }
     return map;

@@ -6,11 +6,12 @@
 #include "data/template_machine.h"
 
 // --- letters --------------------------------------------------------------------------------------------------------
-// The other case of code points beyond ASCII, for the letters of Latin, Greek and Cyrillic that have exactly one; as it
-// is for scripts without cases; 0 where it is not known here.
+// Returns the other case of a code point beyond ASCII: for letters of Latin, Greek and Cyrillic that have exactly one;
+// the same code point for scripts without cases; 0 where it is not known here.
 static uint32_t other_case(uint32_t c, bool upper) {
     static const struct {
-        uint32_t from, to, pairs; // pairs 1: even upper, odd lower; 2: odd upper; 0: no case; else lower - upper
+        uint32_t from, to, pairs; // pairs 1: even is upper, odd is lower; 2: odd is upper; 0: no case; else lower -
+                                  // upper
     } ranges[] = {
         {0x80, 0xB4, 0},     {0xB6, 0xBF, 0},      {0xC0, 0xD6, 32},    {0xD7, 0xD7, 0},     {0xD8, 0xDE, 32},
         {0xF7, 0xF7, 0},     {0x100, 0x12F, 1},    {0x132, 0x137, 1},   {0x139, 0x148, 2},   {0x14A, 0x177, 1},
@@ -35,12 +36,12 @@ static uint32_t other_case(uint32_t c, bool upper) {
     }
     if (c == 0xFF)
         return upper ? 0x178 : c;
-    if (c == 0x3C2 || c == 0x3C3) // the small sigmas; which of them a capital one becomes depends on the word
+    if (c == 0x3C2 || c == 0x3C3) // small sigmas: the word decides which of them a capital one becomes
         return upper ? 0x3A3 : c;
     return (c == 0x3A3 && upper) || (c == 0xDF && !upper) ? c : 0;
 }
 
-// Small letters, raised or lowered, without capital ones.
+// Returns whether it is a small raised or lowered letter without a capital one.
 static bool is_small_mark(uint32_t c) {
     return c == 0xAA || c == 0xBA || c == 0x2071 || c == 0x207F || (c >= 0x2090 && c <= 0x209C);
 }
@@ -135,7 +136,7 @@ static const value *word_count(machine *m, const value *v, const value **a) {
 }
 
 // --- of numbers -----------------------------------------------------------------------------------------------------
-// As float() reads a string; false: it does not.
+// Parses as Python's float() reads a string; returns false where it does not.
 static bool read_real(machine *m, const value *v, double *out) {
     const value *s = mz_tpl_strip(m, v, NULL, true, true);
     char text[128], *end;
@@ -146,7 +147,7 @@ static bool read_real(machine *m, const value *v, double *out) {
     if (m->status != MEZZO_OK)
         return false;
     snprintf(text, sizeof text, "%.*s", (int)s->length, s->text);
-    if (strpbrk(text, "xXpP(") != NULL) // C reads these, Python does not
+    if (strpbrk(text, "xXpP(") != NULL) // C accepts these, Python does not
         return false;
     *out = strtod(text, &end);
     return end != text && *end == '\0' && strlen(text) == s->length;
@@ -235,7 +236,7 @@ static const value *rounded(machine *m, const value *v, const value **a) {
     const double x = v->kind == REAL ? v->real : (double)v->n, scale = pow(10, (double)digits);
     if (!common)
         return mz_tpl_real(m, (up ? ceil(x * scale) : floor(x * scale)) / scale);
-    snprintf(text, sizeof text, "%.*f", (int)digits, x); // correctly rounded, half to even, as Python's
+    snprintf(text, sizeof text, "%.*f", (int)digits, x); // correctly rounded, half to even, as in Python
     return mz_tpl_real(m, strtod(text, NULL));
 }
 
@@ -309,7 +310,7 @@ static const value *folded(machine *m, const value *v, bool exactly) {
     return v->kind == STRING && !exactly ? mz_tpl_cased(m, v, CASE_LOWER) : v;
 }
 
-// Stable; keys[i] is of items->at[i].
+// Sorts, stably; keys[i] is the key of items->at[i].
 static const value *sorted(machine *m, const value *items, const value **keys, bool down) {
     const size_t n = (size_t)items->n;
     value *list = copy_of(m, items, LIST);
@@ -339,7 +340,7 @@ static const value *sorted(machine *m, const value *items, const value **keys, b
     return list;
 }
 
-// 'a,b.c': a list of what each names.
+// Returns for 'a,b.c' the list of the attributes that they name.
 static const value *attributes(machine *m, const value *v, const value *paths, bool exactly) {
     size_t n = 1;
     for (size_t i = 0; paths != NULL && paths->kind == STRING && i < paths->length; i++)
@@ -481,7 +482,7 @@ static const value *map(machine *m, const value *v, const arguments *a, int how)
     return list;
 }
 
-// A row's `how`: the elements that pass stay, and an attribute is tested.
+// Values of a row's `how`: the elements that pass stay, and an attribute is tested.
 enum { SELECT = 1, BY_ATTRIBUTE = 2 };
 static const value *select_by(machine *m, const value *v, const arguments *a, int how) {
     const bool wanted = (how & SELECT) != 0, attribute = (how & BY_ATTRIBUTE) != 0;

@@ -30,7 +30,7 @@ static bool at(const lexer *l, size_t p, const char *what) {
     return p <= l->n && l->n - p >= n && memcmp(l->s + p, what, n) == 0;
 }
 
-// The width of the white space that begins at p; 0: none.
+// Returns the width of the white space that begins at p; 0: none.
 static size_t space_at(const lexer *l, size_t p) {
     uint32_t code;
     if (p >= l->n)
@@ -45,7 +45,7 @@ static size_t after_space(const lexer *l, size_t p) {
     return p;
 }
 
-// Returns where text that ends at `to` ends without white space.
+// Returns the end, without white space, of text that ends at `to`.
 static size_t before_space(const lexer *l, size_t from, size_t to) {
     while (to > from) {
         size_t p = to - 1;
@@ -65,7 +65,7 @@ static void advance(lexer *l, size_t to) {
     l->p = to;
 }
 
-// Adds the text up to a tag, as the tag's sign and lstrip_blocks cut it.
+// Adds the text before a tag, trimmed as the tag's sign and lstrip_blocks say.
 static void add_text(lexer *l, size_t to, char sign, bool prints) {
     const size_t from = l->p;
     size_t end = to;
@@ -87,7 +87,7 @@ static char sign_at(const lexer *l, size_t p) {
     return p < l->n && (l->s[p] == '-' || l->s[p] == '+') ? l->s[p] : '\0';
 }
 
-// After "+%}", "-%}" and its white space, or "%}" and a line end; 0: none of these at p.
+// Returns the place after "+%}", "-%}" and its white space, or "%}" and a line end; 0: none of these is at p.
 static size_t close_tag(const lexer *l, size_t p, const char *close) {
     if (at(l, p, close))
         return p + 2 + at(l, p + 2, "\n");
@@ -146,7 +146,7 @@ static int octal(const char *s, size_t n, uint32_t *code) {
     return k;
 }
 
-// One escape after its backslash, as Python's unicode-escape reads it: its length; 0 with an error.
+// Reads one escape after its backslash, as Python's unicode-escape does, and returns its length; 0 with an error.
 static size_t escape(machine *m, const char *s, size_t n, mz_text *out) {
     static const char plain[] = "n\nt\tr\r\\\\'\'\"\"a\ab\bf\fv\v";
     char bytes[4];
@@ -164,7 +164,7 @@ static size_t escape(machine *m, const char *s, size_t n, mz_text *out) {
         refuse(m, MEZZO_ERR_UNSUPPORTED, "the escape \\N in a string is not supported");
         return 1;
     }
-    if (k == 0 && digits == 0) { // not an escape: both characters
+    if (k == 0 && digits == 0) { // it is no escape, and both characters stay
         mz_text_add(out, "\\", 1);
         return 0;
     }
@@ -211,7 +211,7 @@ static size_t string(lexer *l) {
     return p + 1;
 }
 
-// Digits with single underscores between them.
+// Reads digits with single underscores between them.
 static size_t digits(const lexer *l, size_t p, const char *of) {
     const size_t from = p;
     while (p < l->n &&

@@ -1,5 +1,5 @@
-// Gives a chat template the members and methods of strings, maps and lists, and binds a call's arguments to their
-// names.
+// Implements the members and methods of strings, maps and lists in chat templates, and binds a call's arguments to
+// their names.
 #include <ctype.h>
 
 #include "data/template_machine.h"
@@ -9,7 +9,7 @@ static void wrong_arguments(machine *m, const char *what, const callee *row, con
     refuse(m, MEZZO_ERR_FORMAT, "%s %s: %s", what, row->name, why);
 }
 
-// The place of a parameter's name; -1.
+// Returns the index of a parameter's name; -1: none.
 static int place_of(const char *params, const char *name, size_t n) {
     int i = 0;
     for (const char *p = params; *p != '\0'; i++) {
@@ -72,7 +72,7 @@ static bool text_wanted(machine *m, const value *v) {
 }
 
 // --- strings --------------------------------------------------------------------------------------------------------
-// Reading is charged while it goes on, because a set may be as long as the text.
+// Charges the bytes that are read, during the search, because a set may be as long as the text.
 static void charge(machine *m, size_t bytes, size_t *seen) {
     enum { AT_ONCE = 1 << 16 };
     *seen += bytes;
@@ -82,7 +82,7 @@ static void charge(machine *m, size_t bytes, size_t *seen) {
     *seen = 0;
 }
 
-// Returns whether the character of n bytes goes.
+// Returns whether the character of n bytes is removed.
 static bool stripped(machine *m, const value *v, size_t at, size_t *n, const value *set, size_t *seen) {
     const uint32_t code = mz_tpl_code(v, at, n);
     charge(m, set != NULL ? set->length : 1, seen);
@@ -115,7 +115,7 @@ const value *mz_tpl_strip(machine *m, const value *v, const value *set, bool lef
     return mz_tpl_part(m, v, from, to);
 }
 
-// A row's `how` says at which side of a string, or in which direction.
+// Values of a row's `how`: the side of a string, or the direction.
 enum { LEFT = 1, RIGHT = 2 };
 
 static const value *strip(machine *m, const value *v, const value **a, int sides) {
@@ -127,7 +127,7 @@ static const value *cased(machine *m, const value *v, const value **a, int how) 
     return mz_tpl_cased(m, v, how);
 }
 
-typedef struct parts { // of a string, in the order they were cut
+typedef struct parts { // parts of a string, in the order in which they were cut
     const value **at;
     size_t n, space;
 } parts;
@@ -155,7 +155,7 @@ static const value *split_words(machine *m, const value *v, int64_t most) {
         size_t end = at;
         while (end < v->length && !mz_tpl_is_space(mz_tpl_code(v, end, &n)))
             end += n;
-        if (most >= 0 && (int64_t)p.n == most) { // the rest, without the white space after it
+        if (most >= 0 && (int64_t)p.n == most) { // the rest, without white space at its end
             add_part(m, &p, mz_tpl_strip(m, mz_tpl_part(m, v, at, v->length), NULL, false, true));
             break;
         }
@@ -166,7 +166,7 @@ static const value *split_words(machine *m, const value *v, int64_t most) {
     return list_of(m, &p, false);
 }
 
-// The last place of `what` that ends at or before `to`; -1.
+// Returns the last place of `what` that ends at or before `to`; -1: none.
 static int64_t find_last(machine *m, const value *v, const value *what, size_t to) {
     size_t seen = to;
     int64_t at = -1;
@@ -282,7 +282,7 @@ static const value *without_side(machine *m, const value *v, const value **a, in
     return at_side(v, a[0], side) ? mz_tpl_part(m, v, from, from + v->length - n) : v;
 }
 
-// Returns the first or the last place, in characters; -1: there is none. Bounds are not supported.
+// Returns the first or the last place, in characters; -1: none. Limits of the search are not supported.
 static int64_t place(machine *m, const value *v, const value **a, int side) {
     if (!text_wanted(m, a[0]))
         return -1;
@@ -372,7 +372,7 @@ static const value *is_blank(machine *m, const value *v, const value **a) {
     return mz_tpl_truth(all);
 }
 
-// Returns whether there is one letter of that case at least, and none of the other.
+// Returns whether the string has at least one letter of that case, and none of the other.
 static const value *is_cased(machine *m, const value *v, const value **a, int which) {
     bool some = false;
     (void)a;
@@ -549,7 +549,7 @@ static const value *method_of(machine *m, const value *v, const char *name, size
     return NULL;
 }
 
-// Returns what an object has by that name before its keys are inspected; NULL: nothing.
+// Returns an object's own member of that name, which precedes its keys; NULL: none.
 static const value *own(machine *m, const value *v, const char *name, size_t n) {
     const mz_quoted quoted = mz_quote_bytes(name, n);
     if (v->kind == UNDEFINED) {

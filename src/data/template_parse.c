@@ -67,7 +67,7 @@ static void need_name(machine *m, node *x) {
 
 // --- nodes ----------------------------------------------------------------------------------------------------------
 static node *add_node(machine *m, node_kind what) {
-    static _Thread_local node none; // after an error no code reads it
+    static _Thread_local node none; // after an error it is returned but not read
     node *x = mz_tpl_room(m, sizeof *x);
     if (x == NULL) {
         none = (node){.kind = CONSTANT, .is = &mz_tpl_undefined};
@@ -153,7 +153,8 @@ static bool tuple_ends(const machine *m, const char *word) {
 
 static node *disjunction(machine *m);
 
-// Several with commas are a tuple. `word` ends it too; with_condition: "if" may be part of it; nothing: () is a tuple.
+// Parses a list with commas as a tuple. `word` ends it, too; with_condition: "if" may belong to it; nothing: () is a
+// tuple.
 static node *tuple(machine *m, bool with_condition, const char *word, bool nothing) {
     nodes kids = {0};
     bool is_tuple = false;
@@ -379,7 +380,7 @@ static node *unary(machine *m, bool with_filters) {
     return x;
 }
 
-// Parses from left to right: operands of `inner` with the operators first … last between them.
+// Parses from left to right operands of `inner`, separated by the operators first … last.
 static node *binary(machine *m, node *(*inner)(machine *m), token_kind first, token_kind last) {
     node *x = inner(m);
     int depth = 0;

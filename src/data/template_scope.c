@@ -1,6 +1,6 @@
-// Decides which variable a name of a chat template is. Jinja decides that while it compiles: a scope (the template, a
-// loop's body, a macro …) owns each name that it assigns anywhere, and reads a name of an outer scope, or what the
-// template was given, where none owns it.
+// Decides which variable a name of a chat template means. Jinja decides that at compile time: a scope (the template, a
+// loop's body, a macro …) owns each name that it assigns anywhere; a name that it does not own belongs to an outer
+// scope or, if none owns it, to the values that the template was given.
 #include "data/template_machine.h"
 
 static void visit(machine *m, scope *s, const node *x);
@@ -36,7 +36,7 @@ static const symbol *present(const scope *s, const char *name, size_t n) {
     return x != NULL && x->present ? x : NULL;
 }
 
-// In a scope or the ones around it: so many up, and the slot there.
+// Finds a variable in a scope or the ones around it: *up is the number of scopes outward, *slot its slot there.
 static bool find_variable(const scope *s, const char *name, size_t n, int *up, int *slot) {
     for (*up = 0; s != NULL; s = s->parent, ++*up) {
         const symbol *x = present(s, name, n);
@@ -93,7 +93,7 @@ static void declare_target(machine *m, scope *s, const node *x) {
         declare_target(m, s, x->kids.at[i]);
 }
 
-typedef struct branch { // the symbols after it
+typedef struct branch { // the symbols after a branch
     symbol *at;
     size_t n;
 } branch;
@@ -106,7 +106,7 @@ static branch copy_symbols(machine *m, const scope *s) {
     return b;
 }
 
-// Each branch begins with the symbols from before; names that it added are absent then.
+// Restores the symbols from before a branch; names that another branch added are absent.
 static void restore(scope *s, const branch *before) {
     for (size_t i = 0; i < s->n; i++) {
         if (i < before->n)
@@ -123,7 +123,7 @@ static branch visit_branch(machine *m, scope *s, const branch *before, const nod
     return after;
 }
 
-// A name that only some branches assign keeps, in the others, the value from outside.
+// Joins branches: a name that only some of them assign keeps its outer value in the others.
 static void join_branches(scope *s, const branch *branches, size_t n) {
     for (size_t i = 0; i < s->n; i++) {
         symbol *x = &s->at[i];
@@ -159,7 +159,7 @@ static void visit_if(machine *m, scope *s, const node *x) {
         join_branches(s, branches, 3);
 }
 
-// The names of x that are this scope's to look up; scopes inside of it are visited when they are bound.
+// Visits the names of x that this scope looks up; inner scopes are visited when they are bound.
 static void visit(machine *m, scope *s, const node *x) {
     int up, slot;
     if (x == NULL || m->status != MEZZO_OK)
@@ -195,7 +195,7 @@ static void visit(machine *m, scope *s, const node *x) {
         return;
     case GENERATION:
         return;
-    case CONDITION: // as they are evaluated
+    case CONDITION: // in the order of evaluation
         visit(m, s, x->a);
         visit(m, s, x->b);
         visit(m, s, x->c);
@@ -227,7 +227,8 @@ static void bind_for(machine *m, scope *s, node *x) {
     x->scope = inner(m, s);
     x->test_scope = inner(m, s);
     x->else_scope = inner(m, s);
-    declare_target(m, x->scope, x->a); // first: its variables have the same slots where the condition is evaluated
+    declare_target(m, x->scope, x->a); // first, so that its variables have the same slots where the condition is
+                                       // evaluated
     if (x->takes_loop)
         declare(m, x->scope, "loop", 4);
     visit_all(m, x->scope, &x->body);

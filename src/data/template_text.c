@@ -1,6 +1,6 @@
-// Handles the strings of a chat template: sequences of code points, each byte with its marks, and the texts that str(),
-// repr() and JSON write.
-#define _GNU_SOURCE // memmem
+// Implements the strings of a chat template: sequences of code points, each byte with its marks, and the texts that
+// str(), repr() and JSON write.
+#define _GNU_SOURCE // for memmem
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -85,7 +85,8 @@ int64_t mz_tpl_find(machine *m, const value *in, const value *what, size_t from)
     return at != NULL ? at - in->text : -1;
 }
 
-// A text that grows by joins is not copied each time: the last one's room is doubled, and filled where it ends.
+// Joins two strings. A text that grows by joins is not copied each time: the last one has twice the memory, and the
+// next is appended in place.
 const value *mz_tpl_joined(machine *m, const value *a, const value *b) {
     if (m->status != MEZZO_OK || a->kind != STRING || b->kind != STRING)
         return &mz_tpl_undefined;
@@ -160,7 +161,7 @@ const value *mz_tpl_slice(machine *m, const value *v, const value *from, const v
         const size_t begin = mz_tpl_byte_of(m, v, (size_t)a);
         return count == 0 ? mz_tpl_word(m, "") : mz_tpl_part(m, v, begin, mz_tpl_byte_of(m, v, (size_t)b));
     }
-    if (v->kind == STRING && by == -1) { // characters backwards
+    if (v->kind == STRING && by == -1) { // the characters in reverse
         mz_marked_text out = {0};
         for (size_t p = mz_tpl_byte_of(m, v, (size_t)(a + 1)), end = mz_tpl_byte_of(m, v, (size_t)(b + 1)), q;
              count > 0 && p > end; p = q) {
@@ -219,7 +220,7 @@ const value *mz_tpl_said(machine *m, mz_marked_text *out) {
     return v;
 }
 
-// The shortest digits that read back as the same number, in Python's notation.
+// Writes the shortest digits that read back as the same number, in Python's notation.
 static void real_text(double x, char out[40], const char *infinity, const char *nan) {
     char digits[40], *e;
     if (isnan(x) || isinf(x)) {
@@ -238,7 +239,7 @@ static void real_text(double x, char out[40], const char *infinity, const char *
         snprintf(out, 40, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+', abs(exponent));
 }
 
-// Code points beyond ASCII that repr() writes as they are: 1; that it escapes: 0; not known here: -1.
+// Says of a code point beyond ASCII whether repr() writes it unchanged: 1; escapes it: 0; not known here: -1.
 static int is_printable(uint32_t c) {
     static const struct {
         uint32_t from, to;
@@ -412,7 +413,7 @@ static void say_json_key(machine *m, mz_marked_text *out, const value *key, cons
     say(out, "\"");
 }
 
-// Returns the order of a map's keys: as they came, or sorted.
+// Returns the order of a map's keys: as inserted, or sorted.
 static const int64_t *key_order(machine *m, const value *map, bool sorted) {
     int64_t *order = mz_tpl_room(m, (size_t)map->n * sizeof *order);
     for (int64_t i = 0; order != NULL && i < map->n; i++) {

@@ -217,7 +217,7 @@ bool mz_tpl_is_sequence(const value *v) {
     return v->kind == LIST || v->kind == TUPLE || v->kind == RANGE;
 }
 
-static long double exact(const value *v) { // 64 bits of precision hold both
+static long double exact(const value *v) { // 64 bits of precision hold both an int64 and a double
     return v->kind == REAL ? (long double)v->real : (long double)v->n;
 }
 
@@ -340,7 +340,7 @@ const value *mz_tpl_items(machine *m, const value *v) {
     case ITERATOR:
         if (v->used)
             refuse(m, MEZZO_ERR_UNSUPPORTED, "using what a filter gives one by one a second time is not supported");
-        ((value *)(uintptr_t)v)->used = true; // in the arena: no constant is an iterator
+        ((value *)(uintptr_t)v)->used = true; // the arena owns it, since no constant is an iterator
         return v;
     case MAP: {
         value *keys = mz_tpl_new_value(m, LIST);

@@ -5,11 +5,11 @@
 #include "io/json.h"
 #include "io/quote.h"
 
-// A character tokenizer of all of Unicode, every character written as a \uXXXX\uXXXX pair, is below 16 MiB; a
-// vocabulary of a million tokens with its merges below this.
+// The largest file: a character tokenizer of all of Unicode, with every character as a \uXXXX\uXXXX pair, is below 16
+// MiB, and a vocabulary of a million tokens with its merges is below this limit.
 #define MAX_FILE ((size_t)64 << 20)
 #define FORMAT   "mezzo-tokenizer"
-#define VERSION  2 // 2: with a checksum
+#define VERSION  2 // version 2 has a checksum
 
 static const mz_tokenizer_kind *const kinds[] = {&mz_tokenizer_byte, &mz_tokenizer_char, &mz_tokenizer_gpt2,
                                                  &mz_tokenizer_bpe};
@@ -32,7 +32,8 @@ static const mz_tokenizer_kind *find_kind(const char *name) {
     return NULL;
 }
 
-// A file that Mezzo wrote says in "mezzo" which kind it is; a BPE file has everything itself.
+// Loads a published form. In a file that Mezzo wrote, "mezzo" says which kind it is; a BPE file has all data in the
+// published form.
 static mezzo_status load_published(const char *where, const json_t *object, mezzo_tokenizer **out) {
     const json_t *own = json_object_get(json_object_get(object, "model"), "mezzo");
     const char *own_kind = json_string_value(json_object_get(own, "kind"));
@@ -49,7 +50,7 @@ static mezzo_status load_published(const char *where, const json_t *object, mezz
     return status;
 }
 
-// Reads the template from beside a published file, unless the file has one itself.
+// Reads the template beside a published file, unless the file itself has one.
 static mezzo_status read_chat(const char *path, const json_t *object, mezzo_tokenizer *tok) {
     const char *slash = strrchr(path, '/');
     if (!is_published(object) || json_object_get(json_object_get(object, "model"), "mezzo") != NULL)
@@ -80,7 +81,7 @@ static mezzo_status read_object(const char *where, const json_t *object, bool se
                    mz_quote(kind).text);
 }
 
-// An object made in memory has holes where its making ran out of it.
+// Makes a tokenizer. An object made in memory lacks members where memory ran out.
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
     *out = NULL;
     mezzo_status status = read_object(where, object, sealed, out);
@@ -93,7 +94,8 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, boo
     return status;
 }
 
-// The first of the two names that the folder has; NULL where it has neither, or memory ran out (*status).
+// Returns the path of the first of two names that the folder has; NULL where it has neither, or memory ran out
+// (*status).
 static char *either(const char *folder, const char *name, const char *other, mezzo_status *status) {
     const char *names[] = {name, other};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
@@ -107,7 +109,7 @@ static char *either(const char *folder, const char *name, const char *other, mez
     return NULL;
 }
 
-// The two files, tokens that were added to them, and the chat template.
+// Loads GPT-2's two files, tokens that were added to them, and the chat template.
 static mezzo_status load_bpe(const char *folder, const char *vocab, const char *merges, mezzo_tokenizer **out) {
     json_t *added = NULL;
     mz_chat chat;
@@ -122,11 +124,11 @@ static mezzo_status load_bpe(const char *folder, const char *vocab, const char *
 }
 
 enum { JSON_FILE, MERGES_FILE, OPENAI_MERGES_FILE, FILES };
-// The first of these that a folder has is its tokenizer; the others are sentencepiece's.
+// The first of these files in a folder is its tokenizer; the last ones are sentencepiece's.
 static const char *const files[] = {"tokenizer.json",  "merges.txt",   "vocab.bpe",
                                     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
 
-// *which is MZ_COUNT(files) where there is none.
+// Finds the tokenizer's file; *which is MZ_COUNT(files) where there is none.
 static mezzo_status find_file(const char *folder, size_t *which, char **path) {
     *path = NULL;
     for (*which = 0; *which < MZ_COUNT(files); ++*which) {
@@ -180,7 +182,7 @@ mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {
         return mezzo_tokenizer_create_byte(out);
     if (strcmp(name, "gpt2") == 0)
         return mezzo_tokenizer_create_gpt2(out);
-    if (!mz_path_exists(name) && strpbrk(name, "/.") == NULL) { // a name, not a path
+    if (!mz_path_exists(name) && strpbrk(name, "/.") == NULL) { // it is a name, not a path
         static const char *const known[] = {"auto", "char", "byte", "gpt2"};
         const char *near = mz_nearest(name, known, MZ_COUNT(known));
         *out = NULL;

@@ -1,4 +1,4 @@
-// Implements byte-pair encoding with GPT-2's vocabulary, which the library carries, or a user's.
+// Implements byte-pair encoding with GPT-2's vocabulary, which the library has built in, or a user's.
 #include "data/tokenizer_bpe.h"
 
 #include "data/alphabet.h"
@@ -25,7 +25,7 @@ void mz_bpe_tokenizer_destroy(mezzo_tokenizer *base) {
     mz_free(tok);
 }
 
-// Takes over the contents of *bpe, also where it fails.
+// Makes a tokenizer, which takes over the contents of *bpe, after an error, too.
 static mezzo_status create(mz_bpe *bpe, const mz_tokenizer_kind *kind, mezzo_tokenizer **out) {
     mz_bpe_tokenizer *tok = mz_alloc(1, sizeof *tok);
     if (!tok) {
@@ -89,7 +89,7 @@ typedef struct encoder {
     mz_normal_room normal;
     char *bytes; // of a word that is written in letters
     size_t cap_bytes;
-    void *match; // for added tokens
+    void *match; // to find added tokens
     mz_added_hits hits[2];
 } encoder;
 
@@ -122,7 +122,8 @@ static mezzo_status add_word(void *user, const char *word, size_t n) {
 
 static mezzo_status add_text(encoder *e, const char *text, size_t n, mz_place place);
 
-// Between tokens that were added to the vocabulary; `stage` 0 looks for those that text has before it is normalized.
+// Encodes the text between tokens that were added to the vocabulary; `stage` 0 looks for those that are found before
+// the text is normalized.
 static mezzo_status add_stage(encoder *e, int stage, const char *text, size_t n, mz_place place) {
     const mz_added *added = &e->tok->added[stage];
     mz_added_walk w;
@@ -156,7 +157,7 @@ static mezzo_status add_text(encoder *e, const char *text, size_t n, mz_place pl
     return add_stage(e, 1, normal, normal_n, place);
 }
 
-// Each longest run of bytes that are not UTF-8 is a word; the text after it continues the one before.
+// Encodes a text. Each longest run of bytes that are not UTF-8 is a word; the text after it continues the text before.
 static mezzo_status bpe_encode(const mezzo_tokenizer *base, const char *text, size_t n, uint64_t offset, mz_place place,
                                mz_token_list *out) {
     encoder e = {.tok = (const mz_bpe_tokenizer *)base, .out = out};
@@ -227,7 +228,7 @@ static mezzo_status bpe_load(const char *where, const json_t *object, mezzo_toke
                    (int)got);
 }
 
-// Returns whether nothing but GPT-2's pattern stands between a text and its words.
+// Returns whether only GPT-2's pattern turns a text into words.
 static bool splits_as_gpt2(const mz_bpe_tokenizer *tok) {
     const mz_step *s = &tok->steps.items[0];
     bool plain = tok->normals.n == 0 && tok->steps.n == 1 && s->kind == MZ_STEP_SPLIT && s->gpt2 && !tok->letters;
@@ -303,7 +304,7 @@ bool mz_tokenizer_splits_as_gpt2(const mezzo_tokenizer *tok) {
            splits_as_gpt2((const mz_bpe_tokenizer *)tok);
 }
 
-// A key that is missing says as much as null.
+// Compares a key; a missing one is the same as null.
 static bool same_key(const mz_bpe_tokenizer *a, const mz_bpe_tokenizer *b, const char *key) {
     const json_t *x = json_object_get(a->frame, key), *y = json_object_get(b->frame, key);
     return x == NULL || json_is_null(x) ? y == NULL || json_is_null(y) : json_equal(x, y);

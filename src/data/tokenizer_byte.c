@@ -1,4 +1,4 @@
-// A token is a byte.
+// Implements the tokenizer whose tokens are bytes.
 #include "data/alphabet.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"

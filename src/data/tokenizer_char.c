@@ -1,16 +1,16 @@
-// A token is a Unicode character, numbered in code point order among those that the text had: sorted(set(text)) in
-// Python.
+// Implements the tokenizer whose tokens are Unicode characters, numbered in code point order among those of the text:
+// sorted(set(text)) in Python.
 #include "base/stop.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"
 #include "io/utf8.h"
 
-#define PAGE  256u // code points a page
+#define PAGE  256u // code points of a page
 #define PAGES (MZ_CODE_POINTS / PAGE)
 
 typedef struct char_tokenizer {
     mezzo_tokenizer base;
-    int32_t *pages[PAGES]; // token of code point c is pages[c / PAGE][c % PAGE], or -1; NULL: none on this page
+    int32_t *pages[PAGES]; // the token of code point c is pages[c / PAGE][c % PAGE], or -1; NULL: none on this page
     struct {
         char bytes[4];
         unsigned char width;
@@ -131,7 +131,8 @@ static const char *char_bytes(const mezzo_tokenizer *base, int32_t token, size_t
     return tok->chars[token].bytes;
 }
 
-// U+0000 cannot be a key of JSON: the library's vocabulary has a hole there, "characters" has it.
+// Saves the tokenizer. U+0000 cannot be a key of JSON, so the library's vocabulary has a hole there, and "characters"
+// has it.
 static mezzo_status char_save(const mezzo_tokenizer *base, json_t *object) {
     const char_tokenizer *tok = (const char_tokenizer *)base;
     mz_text text = {0};
@@ -154,7 +155,7 @@ static mezzo_status char_save(const mezzo_tokenizer *base, json_t *object) {
     return mz_json_write(base, frame, vocab, json_array(), own, object);
 }
 
-// The characters must be in strictly rising order: then each is there once, and its place is its token.
+// Collects the characters, which must be in strictly rising order: then each occurs once, and its index is its token.
 static mezzo_status collect_chars(const char *where, const char *text, size_t n, int64_t vocab, mz_char_set *set) {
     int64_t count = 0, last = -1;
     for (size_t i = 0; i < n; count++) {
@@ -178,7 +179,7 @@ static mezzo_status collect_chars(const char *where, const char *text, size_t n,
 static mezzo_status char_load(const char *where, const json_t *object, mezzo_tokenizer **out) {
     int64_t vocab = 0;
     MEZZO_TRY(mz_json_get_int(where, object, "vocab_size", 1, MZ_CODE_POINTS, &vocab));
-    // Not mz_json_get_string: U+0000 is a character like any other here.
+    // U+0000 is an ordinary character here, so mz_json_get_string cannot read the key.
     const json_t *chars = json_object_get(object, "characters");
     if (!json_is_string(chars))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'characters': expected a string", where);

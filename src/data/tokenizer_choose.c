@@ -1,4 +1,4 @@
-// Decides which tokenizer a text, token shards or weights have; no other place does.
+// Decides which tokenizer a text, token shards or weights have. No other file does.
 #include "data/tokenizer.h"
 #include "io/quote.h"
 
@@ -18,7 +18,7 @@ static void describe(const mezzo_tokenizer *tok, char *out, size_t size) {
     snprintf(out, size, "%s, %d tokens", tok->kind->name, (int)tok->vocab);
 }
 
-// The tokens of shards are the model's, or they mean nothing to it.
+// Checks that the shards' tokens are the model's; to another model they would be meaningless.
 static mezzo_status compare_data(const mz_tokenizer_sources *from, const mezzo_tokenizer *own) {
     mezzo_tokenizer *data;
     MEZZO_TRY(mezzo_tokenizer_load(from->data, &data));
@@ -52,7 +52,8 @@ static mezzo_status refuse_named(const mz_tokenizer_sources *from, const mezzo_t
         mz_quote(from->named).text, named, mz_quote(from->data).text, text);
 }
 
-// "char" is any tokenizer of characters here: the text's own would be another one for each text.
+// Compares with the named tokenizer. "char" here means any tokenizer of characters, because each text would make
+// another one.
 static mezzo_status compare_named(const mz_tokenizer_sources *from, const mezzo_tokenizer *own) {
     if (strcmp(from->named, "char") == 0)
         return own->kind == &mz_tokenizer_char ? MEZZO_OK : refuse_named(from, own, "");

@@ -1,6 +1,6 @@
 // Reads tokenizer.json of the `tokenizers` library: the parts before and after its model. It refuses an unknown part by
-// name. Truncation and padding belong to a call, post-processors to a record of which a text has none: neither changes
-// the tokens of a text.
+// name. It ignores truncation and padding, which belong to a call, and post-processors, which frame a record: none
+// changes the tokens of a text.
 #include "data/tokenizer_json.h"
 #include "io/json.h"
 #include "io/quote.h"
@@ -28,12 +28,12 @@ static mezzo_status get_text(const mz_json_part *p, const json_t *value, const c
     return MEZZO_OK;
 }
 
-// {"String": …} or {"Regex": …}
+// Gets a pattern from {"String": …} or {"Regex": …}.
 static mezzo_status get_pattern(const mz_json_part *p, mz_pattern **out, const char **source, size_t *n, bool *regex) {
     const json_t *pattern = json_object_get(p->object, "pattern"), *text = json_object_get(pattern, "String");
     *regex = text == NULL;
     *out = NULL;
-    if (json_is_string(pattern)) // as old files have it
+    if (json_is_string(pattern)) // the form of old files
         text = pattern;
     *regex = text == NULL;
     MEZZO_TRY(get_text(p, text != NULL ? text : json_object_get(pattern, "Regex"), "pattern", source, n));
@@ -41,7 +41,7 @@ static mezzo_status get_pattern(const mz_json_part *p, mz_pattern **out, const c
 }
 
 typedef struct part_kind {
-    const char *type, *keys; // keys: those it may have, each between spaces
+    const char *type, *keys; // keys: those that it may have, each between spaces
     mezzo_status (*read)(const mz_json_part *p);
 } part_kind;
 
@@ -110,7 +110,7 @@ mezzo_status mz_json_copy_text(const char *text, size_t n, char **out) {
     return MEZZO_OK;
 }
 
-// Nothing but these and letters stands where a text is cut. The first one is for beginnings.
+// Patterns of spaces. Where a text is cut, only these and letters may occur. The first one applies to beginnings.
 const char *const mz_json_extra_spaces[3] = {"\\A +", " {2,}", "[ \xE2\x96\x81]+\\z"};
 
 static mezzo_status read_replacement(const mz_json_part *p, mz_normal *out) {
@@ -190,7 +190,7 @@ static const part_kind normalizers[] = {
 // --- pre-tokenizers ------------------------------------------------------------------------------------------------
 static mezzo_status add_step(const mz_json_part *p, mz_step step) {
     mz_json_reader *r = p->r;
-    if (r->bytes && !r->tok->letters) { // what follows ByteLevel sees its letters
+    if (r->bytes && !r->tok->letters) { // what follows ByteLevel gets its letters
         r->tok->letters = true;
         mezzo_status status =
             mz_steps_add(r->where, &r->tok->steps, (mz_step){.kind = MZ_STEP_LETTERS, .at_space = MZ_SPACE_KEEPS});
@@ -199,7 +199,7 @@ static mezzo_status add_step(const mz_json_part *p, mz_step step) {
             return status;
         }
     }
-    if (r->tok->letters) // a space is a letter
+    if (r->tok->letters) // a space is a letter there
         step.at_space = MZ_SPACE_UNKNOWN;
     return mz_steps_add(r->where, &r->tok->steps, step);
 }
@@ -224,9 +224,10 @@ static mezzo_status get_behaviour(const mz_json_part *p, const char *otherwise, 
         p, "its behavior is not one of Removed, Isolated, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
-// Published patterns whose words never hold a space after a letter or digit, and look no further than a word.
+// Published patterns whose words never contain a space after a letter or digit, and whose lookahead stays within a
+// word.
 static const struct {
-    const char *names[2]; // for a tokenizer that is trained
+    const char *names[2]; // for a tokenizer that is trained here
     const char *source;
 } known[] = {
     {{"gpt2"}, "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
@@ -276,7 +277,7 @@ static mezzo_status read_split(const mz_json_part *p) {
         step.at_space = step.behaviour == MZ_CONTIGUOUS ? MZ_SPACE_UNKNOWN : MZ_SPACE_SPLITS;
     if (!step.gpt2 || p->r->bytes)
         return add_step(p, step);
-    mz_pattern_free(step.pattern); // GPT-2's own is the same, and faster
+    mz_pattern_free(step.pattern); // GPT-2's own is equal and faster
     return mz_steps_add_gpt2(p->r->where, &p->r->tok->steps);
 }
 
@@ -445,7 +446,7 @@ static const part_kind decoders[] = {
     {"Metaspace", " replacement prepend_scheme add_prefix_space split str_rep ", decode_metaspace},
 };
 
-// <0xNN>: the byte, or -1.
+// Returns the byte of <0xNN>, or -1.
 static int fallback_byte(const char *text, size_t n) {
     unsigned byte;
     char six[7] = "";

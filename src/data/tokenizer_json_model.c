@@ -1,5 +1,4 @@
-// Reads tokenizer.json of the `tokenizers` library: the vocabulary, the merges and the tokens that were added; the
-// file.
+// Reads tokenizer.json of the `tokenizers` library: the vocabulary, the merges, the added tokens, and the file.
 #include "data/alphabet.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"
@@ -15,7 +14,7 @@ static int32_t number_of(mz_json_reader *r, const char *text, size_t n) {
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
-typedef struct entry { // An entry of the vocabulary has its token's number as index.
+typedef struct entry { // an entry of the vocabulary, whose index is its token's number
     const char *text;
     size_t n;
     bool added;
@@ -97,7 +96,7 @@ static mezzo_status fill_vocab(mz_json_reader *r, const json_t *added, size_t me
     mezzo_status status = add_entries(r, entries, n, aside);
     if (status == MEZZO_OK)
         status = mz_bpe_index(&r->tok->bpe, n, merges, aside, &twice);
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++) // how they are written again
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++) // the order in which they are written again
         r->tok->bpe.made[i] |= (unsigned char)(entries[i].added || entries[i].n == 0 ? MZ_BPE_ADDED
                                                : aside[i]                            ? MZ_BPE_PLAIN
                                                                                      : 0);
@@ -120,7 +119,7 @@ static mezzo_status read_vocab(mz_json_reader *r, const json_t *model, const jso
     return status;
 }
 
-// ["left", "right"], or "left right" as old files have it.
+// Splits a merge ["left", "right"] or, in old files, "left right".
 static bool split_merge(const json_t *merge, const char *text[2], size_t n[2]) {
     if (json_is_array(merge) && json_array_size(merge) == 2) {
         for (size_t i = 0; i < 2; i++) {
@@ -230,7 +229,7 @@ static mezzo_status read_added_token(mz_json_reader *r, const json_t *token, mz_
     MEZZO_TRY(mz_json_part_bool(&p, "normalized", true, &normalized));
     if (normalized)
         MEZZO_TRY(mz_normalize(&r->tok->normals, room, text, n, MZ_PLACE_BEGINS, &text, &n));
-    if (n == 0) // nothing is left of it that a text could have
+    if (n == 0) // nothing is left that a text could have
         return MEZZO_OK;
     MEZZO_TRY(mz_json_copy_text(text, n, &a.text));
     a.n = n;
@@ -249,7 +248,7 @@ static mezzo_status read_added(mz_json_reader *r, const json_t *added) {
     return status;
 }
 
-// --- cutting -------------------------------------------------------------------------------------------------------
+// --- cutting texts --------------------------------------------------------------------------------------------------
 static bool added_keep(const mz_added *added) {
     bool keep = true;
     for (size_t i = 0; i < added->n; i++) {
@@ -301,7 +300,7 @@ static mezzo_status read_parts(mz_json_reader *r, const json_t *object) {
     const json_t *added = json_object_get(object, "added_tokens"), *model = json_object_get(object, "model");
     MEZZO_TRY(mz_json_part_keys(&file, keys));
     const char *type = json_string_value(json_object_get(model, "type"));
-    // Files before 2020 say no type: BPE is the one that has merges.
+    // Files before 2020 have no type: BPE is the one with merges.
     if (type == NULL ? !json_is_array(json_object_get(model, "merges")) : strcmp(type, "BPE") != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: its model is %s; only BPE is supported", r->where,
                        type != NULL ? mz_quote(type).text : "of a type that it does not say");
@@ -316,7 +315,7 @@ static mezzo_status read_parts(mz_json_reader *r, const json_t *object) {
     return MEZZO_OK;
 }
 
-// All but the vocabulary and the merges, which the tables have.
+// Keeps all but the vocabulary and the merges, which the tables have.
 static mezzo_status keep_frame(mz_bpe_tokenizer *tok, const json_t *object) {
     json_t *model = json_copy(json_object_get(object, "model"));
     tok->frame = json_copy((json_t *)(uintptr_t)object);

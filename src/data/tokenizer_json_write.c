@@ -1,5 +1,5 @@
 // Writes tokenizer.json of the `tokenizers` library, for every kind of tokenizer. "mezzo" within its model, which the
-// library reads over, has the chat template, and for the kinds that are Mezzo's own what they are made of.
+// library ignores, has the chat template and, for Mezzo's own kinds, their contents.
 #include "data/alphabet.h"
 #include "data/tokenizer_json.h"
 #include "io/json.h"
@@ -35,7 +35,7 @@ mezzo_status mz_json_write(const mezzo_tokenizer *tok, json_t *frame, json_t *vo
     full |= json_object_set_new(model, "mezzo", mezzo) != 0;
     mezzo_status status = full ? fail_memory() : mz_chat_to_json(&tok->chat, mezzo);
     if (status == MEZZO_OK && (json_object_update(object, frame) != 0 || json_object_del(object, "model") != 0 ||
-                               json_object_set(object, "model", model) != 0)) // last, where the seal is
+                               json_object_set(object, "model", model) != 0)) // last, because the checksum is there
         status = fail_memory();
     json_decref(model);
     json_decref(frame);
@@ -47,7 +47,7 @@ json_t *mz_json_own(const mezzo_tokenizer *tok) {
 }
 
 // --- byte-pair encoding --------------------------------------------------------------------------------------------
-// A token of GPT-2's two files that no text becomes is a special one, if it is a text.
+// Returns whether a token of GPT-2's two files is special: it is a text that encoding never makes.
 static bool is_special(const mz_bpe_tokenizer *tok, int32_t token) {
     size_t n;
     const char *bytes = mz_bpe_bytes(&tok->bpe, token, &n);
@@ -95,7 +95,7 @@ static mezzo_status write_merges(const mz_bpe_tokenizer *tok, json_t *merges, mz
     return MEZZO_OK;
 }
 
-// GPT-2's, of which no file was read.
+// Makes GPT-2's frame, for which no file was read.
 static json_t *gpt2_frame(const mz_bpe_tokenizer *tok) {
     json_t *added = json_array();
     for (int32_t t = 0; t < tok->bpe.vocab; t++) {

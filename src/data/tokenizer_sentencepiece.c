@@ -1,5 +1,6 @@
-// sentencepiece joins neighbours while the text of both together is a piece, the one with the highest score first: that
-// is a merge for each way to part a piece into two, by score. Numbers, whitespace and normalization stay its own.
+// Turns sentencepiece's BPE into merges. It joins neighbours while the text of both is a piece, the one with the
+// highest score first: that equals a merge for each way to divide a piece into two, ordered by score. The pieces'
+// numbers, whitespace and normalization stay sentencepiece's.
 #include "data/tokenizer_sentencepiece.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@
 
 #define SPACE "\xE2\x96\x81" // U+2581, which stands for a space
 
-enum { MOST_PIECE = 512 }; // bytes of a piece that merges make
+enum { MOST_PIECE = 512 }; // bytes of a piece that merges make, at most
 
 // --- protobuf ------------------------------------------------------------------------------------------------------
 typedef struct message {
@@ -24,7 +25,7 @@ typedef struct message {
 
 typedef struct field {
     uint64_t number, value; // value: of a varint, or the bits of a float
-    const char *bytes;      // NULL: a number
+    const char *bytes;      // NULL: the field is a number
     size_t n;
 } field;
 
@@ -82,7 +83,7 @@ static message message_of(const char *where, const field *f) {
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
-typedef struct join { // of two pieces to one
+typedef struct join { // joins two pieces to one
     float score;
     int32_t made, left, right;
 } join;
@@ -97,7 +98,7 @@ typedef struct model {
     const char *rules;
     size_t rules_n;
     bool denormalizes;
-    mz_bpe texts; // of the pieces, to find them
+    mz_bpe texts; // the pieces' texts, to find them
     join *joins;
     size_t n_joins, cap_joins;
 } model;
@@ -207,7 +208,7 @@ static mezzo_status check_piece(const model *m, const mz_piece *p) {
                                   mz_quote_bytes(p->text, p->n).text, what);
 }
 
-// A symbol of the user's stands as it is; the rules must not change it.
+// Checks that the rules do not change a user's symbol, which must stay as it is.
 static mezzo_status check_symbol(const model *m, const mz_charsmap *rules, const mz_piece *p) {
     const char *becomes;
     for (size_t at = 0, width; at < p->n; at += width) {
@@ -307,7 +308,7 @@ static mezzo_status fail_memory(void) {
     return mz_fail(MEZZO_ERR_MEMORY, "out of memory while making a tokenizer's JSON");
 }
 
-// Takes the item over.
+// Appends the item, which the list takes over.
 static mezzo_status append(json_t *list, json_t *item) {
     return json_array_append_new(list, item) == 0 ? MEZZO_OK : fail_memory();
 }
@@ -336,7 +337,7 @@ static int compare_lengths(const void *x, const void *y) {
     return a->n != b->n ? (a->n < b->n) - (a->n > b->n) : memcmp(a->text, b->text, a->n);
 }
 
-// "A|B": the user's symbols, the longest first.
+// Writes "A|B": the user's symbols, the longest first.
 static mezzo_status symbols_pattern(const model *m, mz_text *out) {
     const mz_piece **symbols = mz_alloc(m->n, sizeof *symbols);
     size_t n = 0;
@@ -359,7 +360,8 @@ static mezzo_status symbols_pattern(const model *m, mz_text *out) {
     return out->status;
 }
 
-// Words between the user's symbols, which are words themselves; ignore_merges makes a word that is a piece that piece.
+// Adds a split between the user's symbols, which are words themselves; with ignore_merges a word that is a piece
+// becomes that piece.
 static mezzo_status add_split(const model *m, json_t *frame) {
     mz_text pattern = {0};
     mezzo_status status = symbols_pattern(m, &pattern);
@@ -436,7 +438,7 @@ static mezzo_status fill(const model *m, json_t *frame) {
     return add_merges(m, merges);
 }
 
-// The model's pieces stay the caller's.
+// Makes tokenizer.json; the model's pieces stay the caller's.
 static mezzo_status make(model *m, json_t **out) {
     json_t *frame = NULL;
     mz_json_begin();

@@ -1,4 +1,4 @@
-// Writes a sentencepiece model (sentencepiece_model.proto) of BPE kind as tokenizer.json of the `tokenizers` library.
+// Converts a sentencepiece model (sentencepiece_model.proto) of BPE kind to tokenizer.json of the `tokenizers` library.
 #ifndef MZ_DATA_TOKENIZER_SENTENCEPIECE_H
 #define MZ_DATA_TOKENIZER_SENTENCEPIECE_H
 
@@ -6,11 +6,11 @@
 
 #include "base/base.h"
 
-// The caller owns *out. MEZZO_ERR_FORMAT, naming `where`: the bytes are no such model, or what of it is not supported,
-// such as a Unigram model.
+// Reads a model; the caller owns *out. MEZZO_ERR_FORMAT, naming `where`: the bytes are no such model, or a part of it
+// is not supported, such as a Unigram model.
 mezzo_status mz_sentencepiece_read(const char *where, const char *bytes, size_t n, json_t **out);
 
-typedef enum mz_piece_type { // as its proto and GGUF number them
+typedef enum mz_piece_type { // with the numbers of its proto and of GGUF
     MZ_PIECE_NORMAL = 1,
     MZ_PIECE_UNKNOWN,
     MZ_PIECE_CONTROL,
@@ -24,7 +24,8 @@ typedef struct mz_piece {
     float score;
     uint64_t type;
 } mz_piece;
-// Makes the same from pieces, with a fallback to bytes and no normalization but, `prefix`, a space before a text.
+// Makes tokenizer.json from pieces, with a fallback to bytes and no normalization but, with `prefix`, a space before a
+// text.
 mezzo_status mz_sentencepiece_make(const char *where, mz_piece *pieces, size_t n, bool prefix, json_t **out);
 
 #endif

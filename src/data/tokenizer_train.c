@@ -1,5 +1,5 @@
-// Trains a byte-level tokenizer: a tokenizer.json with the bytes alone splits the texts, and is then made again with
-// the learnt merges.
+// Trains a byte-level tokenizer: a tokenizer.json with bytes alone splits the texts, and is then made again with the
+// learned merges.
 #include <omp.h>
 
 #include "data/alphabet.h"
@@ -21,7 +21,7 @@ static json_t *make_frame(const mezzo_tokenizer_training *o, const char *pattern
     return mz_json_frame(added, splits, mz_json_byte_level(true));
 }
 
-// The special tokens, then the bytes in the order of their letters' code points.
+// Adds the special tokens, and then the bytes in the order of their letters' code points.
 static mezzo_status add_first_tokens(const mezzo_tokenizer_training *o, json_t *vocab) {
     mz_text letters[256] = {0};
     bool full = false;
@@ -32,7 +32,7 @@ static mezzo_status add_first_tokens(const mezzo_tokenizer_training *o, json_t *
         mz_bytes_to_letters(&byte, 1, &letters[i]);
         full |= letters[i].status != MEZZO_OK;
     }
-    for (size_t i = 0; i < 256 && !full; i++) // that order is the alphabet's
+    for (size_t i = 0; i < 256 && !full; i++) // the alphabet has that order
         full |= json_object_set_new(vocab, letters[i].data, json_integer((json_int_t)(o->n_special + i))) != 0;
     for (int i = 0; i < 256; i++)
         mz_text_free(&letters[i]);
@@ -51,7 +51,7 @@ static mezzo_status make_first(const mezzo_tokenizer_training *o, const char *pa
     return mz_tokenizer_from_json("the tokenizer to train", frame, true, out);
 }
 
-// The tables of `first` with room for what is learnt.
+// Copies the tables of `first`, with space for the learned tokens.
 static mezzo_status copy_tables(const mz_bpe *first, int32_t vocab, mz_bpe *out) {
     mezzo_status status = MEZZO_OK;
     int32_t twice;
@@ -125,7 +125,7 @@ static mezzo_status learn(const mezzo_tokenizer_training *o, const mz_bpe_tokeni
     return status;
 }
 
-// Makes the first one with the tables of *bpe.
+// Makes the final tokenizer from the first one, with the tables of *bpe.
 static mezzo_status make_last(const mezzo_tokenizer *first, json_t *frame, mz_bpe *bpe, mezzo_tokenizer **out) {
     mz_bpe_tokenizer made = *(const mz_bpe_tokenizer *)first;
     json_t *object = json_object();

@@ -1,5 +1,5 @@
-// Texts are read one after the other, in pieces that end between two words; every thread counts the words of a piece in
-// a table of its own and then adds them to the shards, each of which has a lock.
+// Counts words. Texts are read one after another, in pieces that end between two words; every thread counts the words
+// of a piece in a table of its own and then adds them to the shards, each of which has a lock.
 #include "data/word_counts.h"
 
 #include <omp.h>
@@ -66,12 +66,12 @@ static mezzo_status add_word(mz_word_table *t, const char *word, size_t n, uint3
 typedef struct piece {
     char *text;
     size_t n, cap;
-    size_t *ends; // of the texts in it
+    size_t *ends; // where its texts end
     size_t texts, cap_ends;
     mz_word_table words;
     mz_word_room room;
     mezzo_status status;
-    char *message; // of a failure, as messages belong to threads; NULL: memory ran out
+    char *message; // of a failure, because messages belong to threads; NULL: memory ran out
 } piece;
 
 typedef struct counting {
@@ -89,7 +89,7 @@ static mezzo_status count_word(void *user, const char *word, size_t n) {
     return add_word(user, word, n, (uint32_t)mz_bpe_hash(word, n), 1);
 }
 
-// As a tokenizer takes it: each longest run of bytes that are not UTF-8 is a word.
+// Counts a text as a tokenizer reads it: each longest run of bytes that are not UTF-8 is a word.
 static mezzo_status count_text(const counting *c, piece *p, const char *text, size_t n) {
     for (size_t at = 0, end = 0; at < n; at = end) {
         end = mz_valid_until(text, at, n);
@@ -145,7 +145,7 @@ static mezzo_status count_norm_blocks(counting *c) {
             return mz_fail(p->status, "%s", p->message != NULL ? p->message : "out of memory while counting words");
         c->out->bytes += p->n;
     }
-    if (c->out->bytes < c->expected) // what was compressed has more bytes than its file
+    if (c->out->bytes < c->expected) // a compressed text has more bytes than its file
         mz_work(what, (int64_t)(c->out->bytes / 1000), (int64_t)(c->expected / 1000) + 1);
     return MEZZO_OK;
 }

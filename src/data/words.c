@@ -3,8 +3,8 @@
 #include "data/alphabet.h"
 #include "io/utf8.h"
 
-// The pattern of GPT-2's encoder.py, with possessive runs, which change no match:
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// GPT-2's pattern in encoder.py, with possessive runs, which change no match:
+//     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // \p{L} and \p{N} are those of PCRE2's Unicode version.
 static const char gpt2_pattern[] = " ?\\p{L}++|'(?:[sdmt]|ll|ve|re)| ?\\p{N}++| ?[^" MZ_WHITE
                                    "\\p{L}\\p{N}]++|[" MZ_WHITE "]+(?![^" MZ_WHITE "])|[" MZ_WHITE "]";
@@ -48,13 +48,13 @@ typedef struct walk {
 static mezzo_status run(walk *w, size_t step, const char *text, size_t n, bool first);
 
 // --- splitting -----------------------------------------------------------------------------------------------------
-// A piece of the text that the next step gets: whole matches and what lies between them, joined as the step says.
+// Makes the pieces of the text for the next step: whole matches and what lies between them, joined as the step says.
 typedef struct pieces {
     walk *walk;
     size_t step;
     const char *text;
     bool first;
-    size_t from, to; // what is held back until it is known what follows
+    size_t from, to; // what waits until the following piece is known
     bool held, match, joined;
 } pieces;
 
@@ -91,7 +91,7 @@ static mezzo_status add_piece(pieces *p, mz_behaviour behaviour, size_t from, si
             return hold(p, from, to, match);
         p->to = to;
         return MEZZO_OK;
-    case MZ_MERGED_WITH_PREVIOUS: // a match, once, to what is no match
+    case MZ_MERGED_WITH_PREVIOUS: // a match is joined once to a preceding piece that is none
         if (!match || !p->held || p->match || p->joined)
             return hold(p, from, to, match);
         p->to = to;
@@ -109,7 +109,7 @@ static mezzo_status add_piece(pieces *p, mz_behaviour behaviour, size_t from, si
     return MEZZO_OK;
 }
 
-enum { OTHER, LETTER, DIGIT, SYMBOL, WHITE }; // of a byte; OTHER: of no ASCII character
+enum { OTHER, LETTER, DIGIT, SYMBOL, WHITE }; // kinds of a byte; OTHER: it is no ASCII character
 static unsigned char class_of(unsigned char c) {
     if (c >= 0x80)
         return OTHER;
@@ -120,7 +120,7 @@ static unsigned char class_of(unsigned char c) {
     return c >= '0' && c <= '9' ? DIGIT : SYMBOL;
 }
 
-// The end of the word of GPT-2's pattern that begins at `at`, where ASCII decides it; else `at`.
+// Returns the end of the word of GPT-2's pattern that begins at `at`, where ASCII decides it; else `at`.
 static size_t ascii_word(const char *text, size_t at, size_t n) {
     size_t end = at + (text[at] == ' ' && at + 1 < n);
     const unsigned char kind = class_of((unsigned char)text[end]);
@@ -131,7 +131,7 @@ static size_t ascii_word(const char *text, size_t at, size_t n) {
         end++;
     if (end < n && class_of((unsigned char)text[end]) == OTHER)
         return at;
-    return kind == WHITE && end < n && end - begun > 1 ? end - 1 : end; // the last space belongs to what follows
+    return kind == WHITE && end < n && end - begun > 1 ? end - 1 : end; // the last space belongs to the next word
 }
 
 static mezzo_status split(walk *w, size_t step, const char *text, size_t n, bool first) {
@@ -262,7 +262,7 @@ static bool is_letter(unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// In GPT-2 no word has white space after anything else in it, and no lookahead reaches past the first character that is
+// Finds a cut. In GPT-2's words white space comes only first, and no lookahead goes beyond the first character that is
 // not white.
 size_t mz_word_cut(const char *text, size_t from, size_t to, bool gpt2) {
     for (size_t i = to; i > from + 1; i--) {
