@@ -18,6 +18,7 @@ static const convolution convolutions[] = {
     {1, 4, 4, 130, 70, 3, 3, 1, 1, 1, 1}, {2, 12, 12, 16, 40, 3, 3, 1, 1, 1, 1}, {1, 2, 2, 3, 4, 5, 5, 3, 4, 4, 1},
     {3, 6, 6, 64, 32, 1, 1, 1, 0, 0, 2},  {1, 13, 11, 64, 64, 3, 3, 2, 1, 1, 1}, {2, 7, 9, 8, 24, 3, 3, 1, 1, 1, 1},
     {1, 21, 30, 6, 5, 3, 3, 1, 1, 1, 1}, // more pixels than a thread takes at a time
+    {2, 6, 8, 3, 5, 2, 2, 2, 0, 0, 1},    {1, 8, 4, 8, 16, 4, 4, 4, 0, 0, 1},    {2, 7, 6, 8, 4, 2, 2, 2, 0, 0, 1},
 };
 static const convolution large_one = {2, 16, 16, 64, 72, 3, 3, 1, 1, 1, 1}; // that some kernels ask for
 static const struct {

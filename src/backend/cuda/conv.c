@@ -1,11 +1,17 @@
-// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt for 1 x 1 windows. The kernels
-// of image.c serve the calls that the libraries refuse.
+// Runs convolution by libraries: cuDNN's graph API, and cuBLASLt for windows side by side. The kernels
+// of image.cu serve the calls that the libraries refuse.
 #include "backend/cuda/cudnn.h"
 #include "backend/cuda/matmul.h"
 
 enum { ALIGN = 256 };
 
-// --- 1 x 1: a product over pixels ----------------------------------------------------------------------------------
+// --- windows side by side: a product over them ---------------------------------------------------------------------
+// A window of 1 x 1 is a pixel. Of larger ones the image is copied window by window first, or dx from there.
+typedef struct product {
+    mz_prepared product, permute; // permute.kernel NULL: windows of 1 x 1
+    size_t at_rest;               // after the copy
+} product;
+
 static mz_op product_of(mz_op op) {
     return op == MZ_OP_conv2d ? MZ_OP_linear : op == MZ_OP_conv2d_dx ? MZ_OP_linear_dx : MZ_OP_linear_dw;
 }
@@ -14,46 +20,178 @@ static const mz_tensor *weight_of(const mz_call *call) {
     return call->op == MZ_OP_conv2d_dw ? &call->out[0] : &call->in[1];
 }
 
-static mz_call as_product(const mz_call *call) {
+// x of a convolution, or its gradient.
+static mz_tensor *image_in(mz_call *call) {
+    return call->op == MZ_OP_conv2d ? &call->in[0] : call->op == MZ_OP_conv2d_dx ? &call->out[0] : &call->in[1];
+}
+
+// Swaps rows of a window with windows of a row: x [B·P, R, Q, S·C], windows [B·P, Q, R, S·C].
+static mz_call as_permute(const mz_call *call) {
     mz_call part = *call;
-    mz_tensor *w = call->op == MZ_OP_conv2d_dw ? &part.out[0] : &part.in[1];
+    const mz_tensor x = *image_in(&part);
+    const mz_shape *w = &weight_of(call)->shape;
+    const int64_t r = w->dim[1], line = w->dim[2] * w->dim[3], q = x.shape.dim[2] / w->dim[2];
+    const mz_shape whole = {4, {x.shape.dim[0] * x.shape.dim[1] / r, r, q, line}},
+                   windows = {4, {whole.dim[0], q, r, line}};
+    const bool back = call->op == MZ_OP_conv2d_dx;
+    part.op = MZ_OP_permute;
+    part.attrs = (mz_attrs){.permutation = {0, 2, 1, 3}};
+    part.n_in = part.n_out = 1;
+    part.in[0] = part.out[0] = x;
+    part.in[0].shape = back ? windows : whole;
+    part.out[0].shape = back ? whole : windows;
+    *(back ? &part.in[0].data : &part.out[0].data) = call->workspace;
+    return part;
+}
+
+static mz_call as_product(const mz_call *call, const product *p) {
+    mz_call part = *call;
+    mz_tensor *w = call->op == MZ_OP_conv2d_dw ? &part.out[0] : &part.in[1], *x = image_in(&part);
+    const int64_t taps = w->shape.dim[1] * w->shape.dim[2] * w->shape.dim[3];
     part.op = product_of(call->op);
-    w->shape = (mz_shape){2, {w->shape.dim[0], w->shape.dim[3]}};
+    w->shape = (mz_shape){2, {w->shape.dim[0], taps}};
+    part.state = p->product.state;
+    if (p->permute.kernel == NULL)
+        return part;
+    x->shape = (mz_shape){2, {mz_shape_count(&x->shape) / taps, taps}};
+    x->data = call->workspace;
+    if (call->workspace != NULL)
+        part.workspace = (char *)call->workspace + p->at_rest;
     return part;
 }
 
 static void release_product(void *state) {
-    mz_prepared_free(state);
-    mz_free(state);
+    product *p = state;
+    mz_prepared_free(&p->product);
+    mz_prepared_free(&p->permute);
+    mz_free(p);
 }
 
 static const char *prepare_product(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_shape *w = &weight_of(call)->shape;
     const mz_attrs *a = &call->attrs;
-    if (w->dim[1] != 1 || w->dim[2] != 1 || a->stride != 1 || a->groups != 1 || a->pad_before != 0 || a->pad_after != 0)
-        return "serves 1 x 1, stride 1, one group";
-    mz_prepared *inner = out->state = mz_alloc(1, sizeof *inner);
-    if (inner == NULL)
+    mz_call part = *call;
+    const mz_tensor *x = image_in(&part);
+    if (w->dim[1] != a->stride || w->dim[2] != a->stride || x->shape.dim[1] % a->stride != 0 ||
+        x->shape.dim[2] % a->stride != 0 || a->groups != 1 || a->pad_before != 0 || a->pad_after != 0)
+        return "serves windows side by side that are the whole image, one group";
+    product *p = out->state = mz_alloc(1, sizeof *p);
+    if (p == NULL)
         return mz_out_of_memory;
     out->release = release_product;
-    const mz_call part = as_product(call);
-    const mezzo_status status = mz_prepare(device, &part, inner);
-    out->workspace = inner->workspace;
+    mezzo_status status = MEZZO_OK;
+    if (a->stride > 1) {
+        p->at_rest = mz_align_up((size_t)mz_shape_count(&x->shape) * mezzo_dtype_size(x->dtype), ALIGN);
+        part = as_permute(call);
+        status = mz_prepare(device, &part, &p->permute);
+    }
+    part = as_product(call, p);
+    status = status == MEZZO_OK ? mz_prepare(device, &part, &p->product) : status;
+    out->workspace = p->at_rest + p->product.workspace;
     if (status == MEZZO_ERR_MEMORY)
         return mz_out_of_memory;
     return status == MEZZO_OK ? NULL : "no kernel multiplies these formats";
 }
 
 static mezzo_status run_product(mezzo_device *device, const mz_call *call) {
-    const mz_prepared *inner = call->state;
-    mz_call part = as_product(call);
-    part.state = inner->state;
-    return inner->kernel->run(device, &part);
+    const product *p = call->state;
+    const mz_call part = as_product(call, p);
+    mz_call move;
+    if (p->permute.kernel == NULL)
+        return p->product.kernel->run(device, &part);
+    move = as_permute(call);
+    move.state = p->permute.state;
+    if (call->op != MZ_OP_conv2d_dx)
+        MEZZO_TRY(p->permute.kernel->run(device, &move));
+    MEZZO_TRY(p->product.kernel->run(device, &part));
+    return call->op == MZ_OP_conv2d_dx ? p->permute.kernel->run(device, &move) : MEZZO_OK;
 }
 
-const mz_kernel mz_cuda_conv2d_product = {"conv2d_1x1__product", prepare_product, run_product};
-const mz_kernel mz_cuda_conv2d_dx_product = {"conv2d_dx_1x1__product", prepare_product, run_product};
-const mz_kernel mz_cuda_conv2d_dw_product = {"conv2d_dw_1x1__product", prepare_product, run_product};
+const mz_kernel mz_cuda_conv2d_product = {"conv2d_windows__product", prepare_product, run_product};
+const mz_kernel mz_cuda_conv2d_dx_product = {"conv2d_dx_windows__product", prepare_product, run_product};
+const mz_kernel mz_cuda_conv2d_dw_product = {"conv2d_dw_windows__product", prepare_product, run_product};
+
+// --- channels that are no multiple of 8, 16 bits: x and weight with zeros after them ------------------------------
+typedef struct widened {
+    mz_prepared conv, pad[2]; // pad: of x and of the weight
+    size_t at[2], at_rest;
+    int64_t channels; // a multiple of 8
+} widened;
+
+static void release_widened(void *state) {
+    widened *p = state;
+    for (int i = 0; i < 2; i++)
+        mz_prepared_free(&p->pad[i]);
+    mz_prepared_free(&p->conv);
+    mz_free(p);
+}
+
+static void *in_workspace(const mz_call *call, size_t at) {
+    return call->workspace != NULL ? (char *)call->workspace + at : NULL;
+}
+
+static mz_tensor wide_operand(const mz_call *call, const widened *p, int i) {
+    mz_tensor t = call->in[i];
+    t.shape.dim[3] = p->channels;
+    t.data = in_workspace(call, p->at[i]);
+    return t;
+}
+
+static mz_call as_pad(const mz_call *call, const widened *p, int i) {
+    mz_call part = *call;
+    part.op = MZ_OP_pad;
+    part.attrs = (mz_attrs){.axis = 3, .end = call->in[i].shape.dim[3]};
+    part.n_in = part.n_out = 1;
+    part.in[0] = call->in[i];
+    part.out[0] = wide_operand(call, p, i);
+    part.state = p->pad[i].state;
+    return part;
+}
+
+static mz_call as_wide(const mz_call *call, const widened *p) {
+    mz_call part = *call;
+    for (int i = 0; i < 2; i++)
+        part.in[i] = wide_operand(call, p, i);
+    part.workspace = in_workspace(call, p->at_rest);
+    part.state = p->conv.state;
+    return part;
+}
+
+static const char *prepare_widened(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_tensor *x = mz_in(call, conv2d, x);
+    if (mezzo_dtype_size(x->dtype) != 2 || x->shape.dim[3] % 8 == 0 || call->attrs.groups != 1)
+        return "serves 16 bits, channels that are no multiple of 8, one group";
+    widened *p = out->state = mz_alloc(1, sizeof *p);
+    if (p == NULL)
+        return mz_out_of_memory;
+    out->release = release_widened;
+    p->channels = (x->shape.dim[3] + 7) / 8 * 8;
+    mezzo_status status = MEZZO_OK;
+    for (int i = 0; i < 2 && status == MEZZO_OK; i++) {
+        const mz_call part = as_pad(call, p, i);
+        p->at[i] = p->at_rest;
+        p->at_rest +=
+            mz_align_up((size_t)mz_shape_count(&part.out[0].shape) * mezzo_dtype_size(part.out[0].dtype), ALIGN);
+        status = mz_prepare(device, &part, &p->pad[i]);
+    }
+    const mz_call part = as_wide(call, p);
+    status = status == MEZZO_OK ? mz_prepare(device, &part, &p->conv) : status;
+    out->workspace = p->at_rest + p->conv.workspace;
+    if (status == MEZZO_ERR_MEMORY)
+        return mz_out_of_memory;
+    return status == MEZZO_OK && p->conv.kernel != &mz_cuda_conv2d ? NULL : "no library convolves these formats";
+}
+
+static mezzo_status run_widened(mezzo_device *device, const mz_call *call) {
+    const widened *p = call->state;
+    for (int i = 0; i < 2; i++) {
+        const mz_call part = as_pad(call, p, i);
+        MEZZO_TRY(p->pad[i].kernel->run(device, &part));
+    }
+    const mz_call part = as_wide(call, p);
+    return p->conv.kernel->run(device, &part);
+}
+const mz_kernel mz_cuda_conv2d_widened = {"conv2d_widened__cudnn", prepare_widened, run_widened};
 
 // --- dx of a stride, FP32: a product over dy's pixels, of which each pixel of x gathers its taps
 // ------------------ cuDNN has no deterministic engine for it without tensor cores. Some images at a time: a product is
