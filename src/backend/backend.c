@@ -221,10 +221,30 @@ const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op) {
     return NULL;
 }
 
-// A format, a scale or an extra slot that the kernel does not say it takes is refused here, so that no kernel takes it
-// for another.
+bool mz_takes_post_op(const mezzo_device *device, mz_op op, mz_post post) {
+    size_t n = 0;
+    const mz_kernel *const *kernels = device->backend->kernels(device, op, &n);
+    for (size_t i = 0; i < n; i++)
+        if ((takes_of(device, kernels[i]).refuses & MZ_POST_BIT(post)) == 0)
+            return true;
+    return n == 0;
+}
+
+static uint64_t posts_of(const mz_call *call) {
+    uint32_t in = 0, out = 0;
+    for (int i = 0; i < call->n_in; i++)
+        in |= mz_present(&call->in[i]) ? MZ_BIT(i) : 0;
+    for (int i = 0; i < call->n_out; i++)
+        out |= mz_present(&call->out[i]) ? MZ_BIT(i) : 0;
+    return mz_posts_of(call->op, &call->attrs, in, out);
+}
+
+// A format, a scale, a post-op or an extra slot that the kernel does not say it takes is refused here, so that no
+// kernel takes it for another.
 static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     const mz_takes takes = takes_of(device, kernel);
+    if ((takes.refuses & posts_of(call)) != 0)
+        return "it does not serve such a post-op";
     for (int i = 0; i < call->n_in + call->n_out; i++) {
         const bool output = i >= call->n_in;
         const int slot = output ? i - call->n_in : i;

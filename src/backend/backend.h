@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "graph/op.h"
+#include "graph/post.h"
 #include "mezzo/device.h"
 #include "mezzo/program.h"
 
@@ -62,8 +63,9 @@ struct mz_kernel {
 // Holds the sets of formats and scalings that a kernel takes, a bit each.
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
-    bool blocks; // rounds its operands to blocks where attrs.blocks says so
-    bool extras; // serves the slots of its op that ops.def calls extra
+    bool blocks;      // rounds its operands to blocks where attrs.blocks says so
+    bool extras;      // serves the slots of its op that ops.def calls extra
+    uint64_t refuses; // post-ops of its op that it does not serve (graph/post.h)
 } mz_takes;
 #define MZ_BIT(index) (UINT32_C(1) << (index))
 #define MZ_DTYPES_USUAL                                                                                                \
@@ -204,6 +206,8 @@ void mz_call_over_padding(mz_call *call);
 // Prepares the first kernel of the backend's list that can serve the call; MEZZO_VERBOSE=dispatch logs the choice and
 // each refusal. UNSUPPORTED lists the reasons. *out belongs to the caller, who frees it before the device is closed.
 mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
+// A kernel of the op's list serves the post-op.
+bool mz_takes_post_op(const mezzo_device *device, mz_op op, mz_post post);
 // The first kernel of an op's list that serves its extra slots; NULL: none does.
 const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op);
 // Prepares one kernel: returns NULL, or its reason, and *out is empty.

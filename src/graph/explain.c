@@ -1,16 +1,13 @@
 // Writes what a graph's passes decided of each node as rows of text.
 #include "graph/graph.h"
 
-static bool reads(const mz_node *n, const char *name) {
-    int slot = mz_op_find_slot(n->op, false, name);
-    return slot >= 0 && slot < n->n_in && n->in[slot] >= 0;
-}
-
-// Names a node's op and its fused form: the rule of a matmul does not show what was fused.
+// "linear+gelu_tanh+residual": the op and its post-ops.
 static const char *op_text(const mz_node *n, char *buf, size_t size) {
-    static const char *const acts[] = {"", "+relu", "+gelu", "+gelu_tanh", "+silu", "+swiglu"};
-    bool residual = reads(n, "residual") || reads(n, "dres");
-    snprintf(buf, size, "%s%s%s", mz_op_table[n->op].name, acts[n->attrs.act], residual ? "+residual" : "");
+    const uint64_t posts = mz_node_posts(n);
+    size_t len = (size_t)snprintf(buf, size, "%s", mz_op_table[n->op].name);
+    for (mz_post p = 0; p < MZ_POST_COUNT; ++p)
+        if (posts & MZ_POST_BIT(p) && len < size)
+            len += (size_t)snprintf(buf + len, size - len, "+%s", mz_post_name(p, &n->attrs));
     return buf;
 }
 
@@ -32,7 +29,7 @@ int mz_main_output(const mz_node *n) {
 
 static void explain_node(const mezzo_graph *g, size_t i, mezzo_explain_fn visit, void *user) {
     const mz_node *n = &g->nodes[i];
-    char op[48], name[160], shape[64], inputs[128] = "";
+    char op[64], name[160], shape[64], inputs[128] = "";
     size_t len = 0;
     for (int k = 0; k < n->n_in; ++k)
         if (n->in[k] >= 0 && len < sizeof inputs)

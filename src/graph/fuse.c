@@ -1,13 +1,14 @@
-// The fuse pass saves launches and bytes and keeps the values. A narrowing cast moves into the op that makes its input,
-// which rounds the same FP32 number. A widening cast moves into the ops that read it, because the conversion is exact.
-// Activation, residual and gradient sums move into the neighbouring matmul or norm, which rounds between them
-// (attrs.via) as the separate ops do.
+// The fuse pass saves launches and bytes and keeps the values: nodes become post-ops of their neighbours, as the rows
+// of post.def say, which round between them as the separate ops do. A widening cast moves into the ops that read it,
+// because the conversion is exact.
 #include "graph/graph.h"
 
 typedef struct fuse {
     mezzo_graph *g;
     int *uses;  // per value: consumers, + 1 if kept
     bool *dead; // per node
+    mz_takes_post *takes_post;
+    const void *user; // of takes_post
 } fuse;
 
 static mz_value *value(fuse *f, int v) {
@@ -82,20 +83,7 @@ static void fold_widening(fuse *f, size_t index) {
         kill(f, cast);
 }
 
-// cast(wide → low) is the only reader: the value's maker stores the low format.
-static void fold_narrowing(fuse *f, size_t index) {
-    mz_node *cast = &f->g->nodes[index];
-    int from = cast->in[0], to = cast->out[0];
-    if (!folds(f, cast) || !wider(value(f, from)->dtype, value(f, to)->dtype))
-        return;
-    mz_node *n = maker(f, from, 0);
-    if (!n || takes_one_dtype(n->op) || mz_op_table[n->op].cast_class == MZ_CAST_INT || uses_of(f, from) != 1 ||
-        n->phase != cast->phase)
-        return;
-    kill(f, cast);
-    set_output(f, n, 0, to);
-}
-
+// --- post-ops ------------------------------------------------------------------------------------------------------
 mz_act mz_act_of(const mz_node *n, bool gradient) {
     for (mz_act act = MZ_ACT_RELU; act < MZ_ACT_SWIGLU; act++)
         if (n->op == mz_act_op(act, gradient) && n->attrs.tanh == (act == MZ_ACT_GELU_TANH))
@@ -103,10 +91,30 @@ mz_act mz_act_of(const mz_node *n, bool gradient) {
     return MZ_ACT_NONE;
 }
 
-// A quantize may apply these ops before it rounds.
-static mz_act quantized_act_of(const mz_node *act, bool gradient) {
-    const bool swiglu = act->op == mz_act_op(MZ_ACT_SWIGLU, gradient) && act->attrs.act == MZ_ACT_NONE;
-    return swiglu ? MZ_ACT_SWIGLU : mz_act_of(act, gradient);
+static bool same_shape(fuse *f, int a, int b) {
+    return mz_shape_equal(&value(f, a)->shape, &value(f, b)->shape);
+}
+
+// The activation of a node of the row's kind; NONE: the kind is none of activations.
+static mz_act act_of(const mz_post_info *row, const mz_node *n) {
+    const bool gate = row->kind == MZ_POST_GATE || row->kind == MZ_POST_GATE_DX;
+    const bool gradient = row->kind == MZ_POST_ACT_DX || row->kind == MZ_POST_GATE_DX;
+    if (gate)
+        return n->op == mz_act_op(MZ_ACT_SWIGLU, gradient) && n->attrs.act == MZ_ACT_NONE ? MZ_ACT_SWIGLU : MZ_ACT_NONE;
+    return row->kind == MZ_POST_ACT || gradient ? mz_act_of(n, gradient) : MZ_ACT_NONE;
+}
+
+static bool is_of_kind(fuse *f, const mz_post_info *row, const mz_node *n) {
+    switch (row->kind) {
+    case MZ_POST_CAST:
+        return folds(f, n) && wider(value(f, n->in[0])->dtype, value(f, n->out[0])->dtype);
+    case MZ_POST_ADD:
+        return n->op == MZ_OP_add && same_shape(f, n->in[0], n->in[1]);
+    case MZ_POST_SUMS:
+        return n->op == MZ_OP_linear_dw && mz_node_out(n, MZ_OUT(linear_dw, db)) >= 0;
+    default:
+        return act_of(row, n) != MZ_ACT_NONE;
+    }
 }
 
 // Readers of v stand after its maker.
@@ -115,40 +123,162 @@ static size_t after_maker(fuse *f, int v) {
     return maker >= 0 ? (size_t)maker + 1 : 0;
 }
 
-// The only reader of v, if it is a quantize; else NULL.
-static mz_node *quantizer(fuse *f, int v) {
-    if (uses_of(f, v) != 1 || value(f, v)->keep)
-        return NULL;
+static size_t first_reader(fuse *f, int v) {
     for (size_t i = after_maker(f, v); i < f->g->n_nodes; ++i)
         for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
             if (f->g->nodes[i].in[k] == v)
-                return f->g->nodes[i].op == MZ_OP_quantize ? &f->g->nodes[i] : NULL;
-    return NULL;
+                return i;
+    return f->g->n_nodes;
 }
 
-// An activation between a product with scaled operands and a quantize belongs to the quantize, which writes both
-// layouts.
-static bool left_to_quantizer(fuse *f, const mz_node *product, int result) {
-    return value(f, product->in[0])->scaling != MZ_SCALING_NONE && quantizer(f, result) != NULL;
+// The node of the row's op that takes `n` before its own work; NULL: none.
+static mz_node *reader_that_takes(fuse *f, const mz_post_info *row, const mz_node *n) {
+    const int v = n->out[0];
+    if (row->keeps == 0 && uses_of(f, v) != 1)
+        return NULL;
+    const size_t reader = first_reader(f, v);
+    mz_node *host = reader < f->g->n_nodes ? &f->g->nodes[reader] : NULL;
+    return host != NULL && host->op == row->op && mz_node_in(host, row->joint) == v ? host : NULL;
 }
 
-// act or its gradient, quantize → quantize with act.
-static void fuse_quantized_activation(fuse *f, size_t index) {
-    mz_node *act = &f->g->nodes[index];
-    mz_act forward = quantized_act_of(act, false), backward = quantized_act_of(act, true);
-    mz_node *quantize = forward == MZ_ACT_NONE && backward == MZ_ACT_NONE ? NULL : quantizer(f, act->out[0]);
-    int x = act->in[0], preact = backward != MZ_ACT_NONE ? act->in[1] : -1;
-    if (!quantize || quantize->phase != act->phase || quantize->attrs.act != MZ_ACT_NONE ||
-        (preact >= 0 && value(f, preact)->dtype != value(f, x)->dtype))
+// A before row of the only reader takes the node.
+static bool reader_takes(fuse *f, const mz_node *n) {
+    for (const mz_post_info *row = mz_post_table; row < mz_post_table + MZ_POST_COUNT; ++row)
+        if (row->before && row->keeps == 0 && is_of_kind(f, row, n) && reader_that_takes(f, row, n) != NULL)
+            return true;
+    return false;
+}
+
+// The row may be added to the host's list: at its end, or at its beginning.
+static bool is_next(const mz_node *host, const mz_post_info *row) {
+    const uint64_t rows = mz_node_posts(host), upto = MZ_POST_BIT(row - mz_post_table);
+    const bool acts = row->kind >= MZ_POST_ACT && row->kind <= MZ_POST_GATE_DX;
+    if (acts && host->attrs.act != MZ_ACT_NONE)
+        return false;
+    return (rows & (row->before ? upto | (upto - 1) : ~(upto - 1))) == 0;
+}
+
+// The row's facts hold for what is joined: v is the joint.
+static bool facts_hold(fuse *f, const mz_post_info *row, const mz_node *host, const mz_node *n, int v) {
+    const mezzo_dtype joint = value(f, v)->dtype,
+                      other = value(f, row->before ? n->in[row->with > 0] : n->out[0])->dtype;
+    const bool scaled = host->n_in > 0 && host->in[0] >= 0 && value(f, host->in[0])->scaling != MZ_SCALING_NONE;
+    return (!row->alike || (row->before ? value(f, n->in[0])->dtype : joint) == other) &&
+           (!row->fp32 || joint == MEZZO_F32) && (!row->low || mezzo_dtype_size(joint) == 2) &&
+           !(row->unscaled && scaled) && !(row->yields && scaled && reader_takes(f, n)) &&
+           (!row->one_scale || mz_graph_entry(f->g, host) >= 0) && (!row->derived || host->attrs.act != MZ_ACT_NONE) &&
+           (!row->backward || n->phase == MZ_BACKWARD);
+}
+
+static bool accepts(fuse *f, const mz_post_info *row, const mz_node *host, const mz_node *n, int v) {
+    if (row->op == MZ_OP_COUNT && (takes_one_dtype(host->op) || mz_op_table[host->op].cast_class == MZ_CAST_INT))
+        return false;
+    return host->phase == n->phase && is_next(host, row) && facts_hold(f, row, host, n, v) &&
+           (f->takes_post == NULL || f->takes_post(f->user, host->op, (mz_post)(row - mz_post_table)));
+}
+
+static void set_attrs(fuse *f, const mz_post_info *row, mz_node *host, const mz_node *n, int v) {
+    const mz_act act = act_of(row, n);
+    host->attrs.act = act != MZ_ACT_NONE ? act : host->attrs.act;
+    host->attrs.via = row->rounds ? value(f, v)->dtype : host->attrs.via;
+}
+
+static void keep_joint(fuse *f, const mz_post_info *row, mz_node *host, int v) {
+    if (row->keeps > 0 && uses_of(f, v) > 0)
+        set_output(f, host, row->keeps, v);
+}
+
+// Replaces the node at `index` by `from`, whose own node dies.
+static mz_node *move_to(fuse *f, size_t index, mz_node *from) {
+    mz_node merged = *from;
+    mz_node *to = &f->g->nodes[index];
+    kill(f, from);
+    kill(f, to);
+    *to = merged;
+    f->dead[index] = false;
+    for (int k = 0; k < to->n_in; ++k)
+        if (to->in[k] >= 0)
+            ++f->uses[to->in[k]];
+    for (int k = 0; k < to->n_out; ++k)
+        if (to->out[k] >= 0)
+            set_output(f, to, k, to->out[k]);
+    return to;
+}
+
+// The host reads what the node makes, and takes the node before its own work.
+static void add_before(fuse *f, const mz_post_info *row, size_t index) {
+    mz_node *n = &f->g->nodes[index], *host = reader_that_takes(f, row, n);
+    const int v = n->out[0];
+    if (host == NULL || !accepts(f, row, host, n, v))
         return;
-    if ((forward == MZ_ACT_SWIGLU || backward == MZ_ACT_SWIGLU) && mz_graph_entry(f->g, quantize) < 0)
-        return; // halves are in other blocks
-    quantize->attrs.act = forward != MZ_ACT_NONE ? forward : backward;
-    quantize->attrs.via = value(f, act->out[0])->dtype;
-    kill(f, act);
-    set_input(f, quantize, MZ_IN(quantize, x), x);
-    if (preact >= 0)
-        set_input(f, quantize, MZ_IN(quantize, preact), preact);
+    set_attrs(f, row, host, n, v);
+    set_input(f, host, row->joint, n->in[0]);
+    if (row->with > 0)
+        set_input(f, host, row->with, n->in[1]);
+    kill(f, n);
+    keep_joint(f, row, host, v);
+}
+
+// The node reads what the host makes, an add on either side, and the host takes it after its own work.
+static void add_after(fuse *f, const mz_post_info *row, size_t index) {
+    mz_node *n = &f->g->nodes[index];
+    for (int side = row->kind == MZ_POST_ADD; side >= 0; --side) {
+        const int v = n->in[side], other = row->with > 0 ? n->in[1 - side] : -1, result = n->out[0];
+        mz_node *host = maker(f, v, row->joint);
+        if (host == NULL || (host->op != row->op && row->op != MZ_OP_COUNT) || !accepts(f, row, host, n, v) ||
+            (row->keeps == 0 && row->into == 0 && uses_of(f, v) != 1))
+            continue;
+        set_attrs(f, row, host, n, v);
+        if (row->with > 0) {
+            host = move_to(f, index, host);
+            set_input(f, host, row->with, other);
+        } else {
+            kill(f, n);
+        }
+        set_output(f, host, row->into > 0 ? row->into : row->joint, result);
+        keep_joint(f, row, host, v);
+        return;
+    }
+}
+
+// The output with the result that a host stores last.
+static int last_result(const mz_node *host) {
+    const uint64_t rows = mz_node_posts(host);
+    int slot = 0;
+    for (mz_post p = 0; p < MZ_POST_COUNT; ++p)
+        if (rows & MZ_POST_BIT(p) && mz_post_table[p].kind == MZ_POST_CAST)
+            slot = mz_post_table[p].into;
+    return slot;
+}
+
+// A bias gradient is the column sums of dy, and the node that makes dy adds them up as it stores.
+static void add_sums(fuse *f, const mz_post_info *row, size_t index) {
+    mz_node *dw = &f->g->nodes[index];
+    const int dy = dw->in[0], db = MZ_OUT(linear_dw, db);
+    mz_node *host = maker(f, dy, value(f, dy)->slot);
+    if (host == NULL || host->op != row->op || value(f, dy)->slot != last_result(host) ||
+        !accepts(f, row, host, dw, dy))
+        return;
+    for (int k = 0; k < host->n_out; ++k) // one attribute says for all gradients whether they are added to
+        if (host->out[k] >= 0 && value(f, host->out[k])->kind == MZ_VALUE_GRAD &&
+            host->attrs.accumulate != dw->attrs.accumulate)
+            return;
+    host->attrs.accumulate = dw->attrs.accumulate;
+    set_output(f, host, row->into, dw->out[db]);
+    dw->out[db] = -1;
+}
+
+static void try_row(fuse *f, const mz_post_info *row) {
+    for (size_t i = 0; i < f->g->n_nodes; ++i) {
+        if (f->dead[i] || !is_of_kind(f, row, &f->g->nodes[i]))
+            continue;
+        if (row->kind == MZ_POST_SUMS)
+            add_sums(f, row, i);
+        else if (row->before)
+            add_before(f, row, i);
+        else
+            add_after(f, row, i);
+    }
 }
 
 // Moves node `from` after the later node `to`.
@@ -242,228 +372,22 @@ static void fuse_act_out(fuse *f, size_t index) {
     readers_after(f, columnwise, index, true);
 }
 
-// linear, act → linear with act; the value between stays as `preact` where backward reads it.
-static void fuse_activation(fuse *f, size_t index) {
-    mz_node *act = &f->g->nodes[index];
-    mz_act kind = mz_act_of(act, false);
-    if (kind == MZ_ACT_NONE)
-        return;
-    int z = act->in[0], y = act->out[0];
-    mz_node *linear = maker(f, z, 0);
-    if (!linear || linear->op != MZ_OP_linear || linear->attrs.act != MZ_ACT_NONE || linear->phase != act->phase ||
-        mz_node_in(linear, MZ_IN(linear, residual)) >= 0 || value(f, z)->keep ||
-        value(f, y)->dtype != value(f, z)->dtype || left_to_quantizer(f, linear, y))
-        return;
-    kill(f, act);
-    linear->attrs.act = kind;
-    linear->attrs.via = value(f, z)->dtype;
-    set_output(f, linear, 0, y);
-    if (uses_of(f, z) > 0)
-        set_output(f, linear, 1, z);
-}
-
-// linear_dx, act_dx → linear_dx with preact.
-static void fuse_activation_gradient(fuse *f, size_t index) {
-    mz_node *act = &f->g->nodes[index];
-    mz_act kind = mz_act_of(act, true);
-    if (kind == MZ_ACT_NONE)
-        return;
-    int dh = act->in[0], preact = act->in[1];
-    mz_node *dx = maker(f, dh, 0);
-    if (!dx || dx->op != MZ_OP_linear_dx || dx->attrs.act != MZ_ACT_NONE || uses_of(f, dh) != 1 ||
-        value(f, dx->in[0])->scaling != MZ_SCALING_NONE) // the derivative's own kernel, or the quantizer, is faster
-        return;
-    // The matmul runs at the activation's place, where a repeated preact exists.
-    mz_node merged = *dx;
-    merged.attrs.act = kind;
-    int out = act->out[0];
-    kill(f, dx);
-    kill(f, act);
-    *act = merged;
-    f->dead[index] = false;
-    for (int k = 0; k < act->n_in; ++k)
-        if (act->in[k] >= 0)
-            ++f->uses[act->in[k]];
-    set_input(f, act, 2, preact);
-    set_output(f, act, 0, out);
-}
-
-static bool same_shape(fuse *f, int a, int b) {
-    return mz_shape_equal(&value(f, a)->shape, &value(f, b)->shape);
-}
-
-// Replaces the node at `index` (an add) by `merged`, whose own node dies.
-static mz_node *move_to(fuse *f, size_t index, mz_node *from) {
-    mz_node merged = *from;
-    mz_node *to = &f->g->nodes[index];
-    int out = to->out[0];
-    kill(f, from);
-    kill(f, to);
-    *to = merged;
-    f->dead[index] = false;
-    for (int k = 0; k < to->n_in; ++k)
-        if (to->in[k] >= 0)
-            ++f->uses[to->in[k]];
-    for (int k = 0; k < to->n_out; ++k)
-        if (to->out[k] >= 0)
-            set_output(f, to, k, to->out[k]);
-    set_output(f, to, 0, out);
-    return to;
-}
-
-// x + linear → linear with residual, at the add's place.
-static void fuse_residual(fuse *f, size_t index) {
-    mz_node *add = &f->g->nodes[index];
-    if (add->op != MZ_OP_add || add->phase == MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
-        return;
-    for (int side = 1; side >= 0; --side) {
-        int y = add->in[side], x = add->in[1 - side];
-        mz_node *linear = maker(f, y, 0);
-        if (!linear || linear->op != MZ_OP_linear || uses_of(f, y) != 1 || linear->phase != add->phase || x == y ||
-            mz_node_in(linear, MZ_IN(linear, residual)) >= 0)
-            continue;
-        mezzo_dtype via = value(f, y)->dtype;
-        mz_node *merged = move_to(f, index, linear);
-        merged->attrs.via = via;
-        set_input(f, merged, MZ_IN(linear, residual), x);
-        return;
-    }
-}
-
-static size_t first_reader(fuse *f, int v, size_t from) {
-    for (size_t i = from; i < f->g->n_nodes; ++i)
-        for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
-            if (f->g->nodes[i].in[k] == v)
-                return i;
-    return f->g->n_nodes;
-}
-
-// s = a + b, then a norm of s as its first reader → the norm with residual, which stores s too.
-static void fuse_residual_norm(fuse *f, size_t index) {
-    mz_node *add = &f->g->nodes[index];
-    if (add->op != MZ_OP_add || add->phase == MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
-        return;
-    int s = add->out[0], a = add->in[0], b = add->in[1];
-    size_t reader = first_reader(f, s, index + 1);
-    if (reader == f->g->n_nodes)
-        return;
-    mz_node *norm = &f->g->nodes[reader];
-    bool layernorm = norm->op == MZ_OP_layernorm;
-    int residual = layernorm ? MZ_IN(layernorm, residual) : MZ_IN(rmsnorm, residual);
-    int sum = layernorm ? MZ_OUT(layernorm, sum) : MZ_OUT(rmsnorm, sum);
-    if ((!layernorm && norm->op != MZ_OP_rmsnorm) || norm->in[0] != s || norm->phase != add->phase ||
-        mz_node_in(norm, residual) >= 0)
-        return;
-    set_input(f, norm, 0, a);
-    set_input(f, norm, residual, b);
-    kill(f, add);
-    if (uses_of(f, s) > 0)
-        set_output(f, norm, sum, s);
-}
-
-// dres + dx of a norm → the norm's gradient with dres, at the add's place.
-static void fuse_norm_gradient(fuse *f, size_t index) {
-    mz_node *add = &f->g->nodes[index];
-    if (add->op != MZ_OP_add || add->phase != MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]))
-        return;
-    for (int side = 1; side >= 0; --side) {
-        int dx = add->in[side], dres = add->in[1 - side];
-        mz_node *norm = maker(f, dx, 0);
-        if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || uses_of(f, dx) != 1 ||
-            dres == dx)
-            continue;
-        int slot = norm->op == MZ_OP_layernorm_bwd ? MZ_IN(layernorm_bwd, dres) : MZ_IN(rmsnorm_bwd, dres);
-        if (norm->in[slot] >= 0)
-            continue;
-        mz_node *merged = move_to(f, index, norm);
-        set_input(f, merged, slot, dres);
-        return;
-    }
-}
-
-// combine + another gradient, in FP32 → the combine adds it, at the add's place; twice at most. Sums of the same
-// numbers in the same order.
-static void fuse_combine(fuse *f, size_t index) {
-    mz_node *add = &f->g->nodes[index];
-    if (add->op != MZ_OP_add || add->phase != MZ_BACKWARD || !same_shape(f, add->in[0], add->in[1]) ||
-        value(f, add->out[0])->dtype != MEZZO_F32)
-        return;
-    for (int side = 0; side < 2; ++side) {
-        int sum = add->in[side], other = add->in[1 - side];
-        mz_node *combine = maker(f, sum, 0);
-        if (!combine || combine->op != MZ_OP_combine || uses_of(f, sum) != 1 || sum == other ||
-            value(f, sum)->dtype != MEZZO_F32)
-            continue;
-        int first = MZ_IN(combine, added), second = MZ_IN(combine, more);
-        int slot = mz_node_in(combine, first) >= 0 ? second : first;
-        if (mz_node_in(combine, slot) >= 0)
-            continue;
-        mz_node *merged = move_to(f, index, combine);
-        set_input(f, merged, slot, other);
-        return;
-    }
-}
-
-// cast(wide → low) of a norm's gradient with FP32 readers: the norm stores both formats.
-static void fuse_norm_low(fuse *f, size_t index) {
-    mz_node *cast = &f->g->nodes[index];
-    int from = cast->in[0], to = cast->out[0];
-    if (!folds(f, cast) || value(f, from)->dtype != MEZZO_F32 || !wider(MEZZO_F32, value(f, to)->dtype))
-        return;
-    mz_node *norm = maker(f, from, 0);
-    if (!norm || (norm->op != MZ_OP_layernorm_bwd && norm->op != MZ_OP_rmsnorm_bwd) || norm->phase != cast->phase)
-        return;
-    int slot = norm->op == MZ_OP_layernorm_bwd ? MZ_OUT(layernorm_bwd, low) : MZ_OUT(rmsnorm_bwd, low);
-    if (mz_node_out(norm, slot) >= 0)
-        return;
-    kill(f, cast);
-    set_output(f, norm, slot, to);
-}
-
-// Kernels of 16-bit products add up columns as they store; those of FP32 products do not.
-static bool is_low(fuse *f, int v) {
-    return mezzo_dtype_size(value(f, v)->dtype) == 2;
-}
-
-// A bias's gradient is the column sums of a tensor that a layer norm's gradient, or a product's with an activation's
-// derivative, has just written. These kernels add the sums as they store.
-static void fuse_bias_gradient(fuse *f, size_t index) {
-    mz_node *dw = &f->g->nodes[index];
-    if (dw->op != MZ_OP_linear_dw || mz_node_out(dw, MZ_OUT(linear_dw, db)) < 0)
-        return;
-    int dy = dw->in[0], db = dw->out[1], slot = value(f, dy)->kind == MZ_VALUE_TEMP ? value(f, dy)->slot : -1;
-    mz_node *from = slot == MZ_OUT(layernorm_bwd, dx) || slot == MZ_OUT(layernorm_bwd, low) ? maker(f, dy, slot) : NULL;
-    if (!from || from->phase != dw->phase)
-        return;
-    bool norm = from->op == MZ_OP_layernorm_bwd,
-         product = from->op == MZ_OP_linear_dx && from->attrs.act != MZ_ACT_NONE && is_low(f, dy);
-    int low = MZ_OUT(layernorm_bwd, low), sums = norm ? MZ_OUT(layernorm_bwd, linear_dbias) : MZ_OUT(linear_dx, dbias);
-    if ((!norm && !product) || mz_node_out(from, sums) >= 0 ||
-        (norm && (from->attrs.accumulate != dw->attrs.accumulate || (slot == 0 && mz_node_out(from, low) >= 0))))
-        return;
-    from->attrs.accumulate = dw->attrs.accumulate;
-    dw->out[1] = -1;
-    set_output(f, from, sums, db);
-}
-
-mezzo_status mz_pass_fuse(mezzo_graph *g, const mz_target *target) {
-    fuse f = {.g = g};
-    static void (*const patterns[])(fuse *, size_t) = {
-        fold_widening, fold_narrowing,    fuse_activation,    fuse_activation_gradient, fuse_quantized_activation,
-        fuse_act_out,  fuse_residual,     fuse_residual_norm, fuse_norm_gradient,       fuse_combine,
-        fuse_norm_low, fuse_bias_gradient};
-    if (target->options->no_fuse)
-        return MEZZO_OK;
+mezzo_status mz_graph_fuse(mezzo_graph *g, mz_takes_post *takes_post, const void *user) {
+    fuse f = {.g = g, .takes_post = takes_post, .user = user};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
     f.dead = mz_alloc(g->n_nodes + 1, sizeof *f.dead);
     if (!f.dead) {
         mz_free(f.uses);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
-    for (size_t p = 0; p < MZ_COUNT(patterns); ++p)
-        for (size_t i = 0; i < g->n_nodes; ++i)
-            if (!f.dead[i])
-                patterns[p](&f, i);
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        if (!f.dead[i])
+            fold_widening(&f, i);
+    for (const mz_post_info *row = mz_post_table; row < mz_post_table + MZ_POST_COUNT; ++row)
+        try_row(&f, row);
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        if (!f.dead[i])
+            fuse_act_out(&f, i);
     mz_graph_compact(g, f.dead);
     mz_free(f.uses);
     mz_free(f.dead);

@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/names.h"
 #include "graph/op.h"
+#include "graph/post.h"
 #include "mezzo/graph.h"
 #include "mezzo/program.h"
 
@@ -199,12 +200,16 @@ typedef mezzo_status mz_pass_fn(mezzo_graph *g, const mz_target *target); // cha
 // Replaces, before the passes, each value of mezzo_by_mode by one of its two operands, and drops nodes that are not
 // read.
 mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only);
-mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_fuse, mz_pass_chunk;
+mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_chunk;
 
 // Replaces, after recompute, an op without a kernel by its composition (compose.h). An op without a composition stays;
 // so does one whose operands have scales or blocks.
 typedef bool mz_has_kernel(const void *user, mz_op op);
 mezzo_status mz_graph_decompose(mezzo_graph *g, mz_has_kernel *has_kernel, const void *user);
+// Nodes become post-ops of their neighbours (post.def) where a kernel of the neighbour's op takes them; NULL: all do.
+typedef bool mz_takes_post(const void *user, mz_op op, mz_post post);
+mezzo_status mz_graph_fuse(mezzo_graph *g, mz_takes_post *takes_post, const void *user);
+uint64_t mz_node_posts(const mz_node *node); // the node's list of post-ops (post.h)
 // For each parameter of the graph: what the parameters hold beside the master.
 typedef struct mz_keeping {
     bool *copied;    // low copies have memory

@@ -30,6 +30,14 @@ static mezzo_status pass_decompose(mezzo_graph *g, const mz_target *t) {
     return t->device != NULL ? mz_graph_decompose(g, has_kernel, t->device) : MEZZO_OK;
 }
 
+static bool takes_post(const void *user, mz_op op, mz_post post) {
+    return mz_takes_post_op(user, op, post);
+}
+
+static mezzo_status pass_fuse(mezzo_graph *g, const mz_target *t) {
+    return t->options->no_fuse ? MEZZO_OK : mz_graph_fuse(g, t->device != NULL ? takes_post : NULL, t->device);
+}
+
 static mezzo_status pass_keep(mezzo_graph *g, const mz_target *t) {
     find_stored(t->params, g);
     return mz_params_keep(t->params, g);
@@ -154,7 +162,7 @@ const mz_pass mz_pass_table[] = {
     {"autodiff", mz_pass_autodiff, false, "appends the gradient of what trained parameters reach"},
     {"recompute", mz_pass_recompute, false, "repeats forward ops in backward, where asked"},
     {"decompose", pass_decompose, false, "composes ops that the device has no kernel for of ops that it has"},
-    {"fuse", mz_pass_fuse, false, "merges casts, activations, biases and residuals into ops"},
+    {"fuse", pass_fuse, false, "makes casts, activations and sums post-ops of their neighbours"},
     {"chunk", mz_pass_chunk, false, "computes logits and loss a block of rows at a time"},
     {"keep", pass_keep, true, "reads the copies that the update writes, and makes all others"},
     {"storage", pass_storage, true, "pads axes for the device, with copies where layouts meet"},
