@@ -40,7 +40,8 @@ typedef struct mz_kernel mz_kernel;
 
 // A kernel made ready for a call: what is chosen, computed or measured once, and what each run needs. It serves calls
 // of the same op, attributes, numerics, formats and shapes, at any addresses. Kernels of update ops keep no state:
-// their constants and the number of their tensors may change from run to run.
+// their constants and the number of their tensors may change from run to run. Products of experts may run with fewer
+// experts.
 typedef struct mz_prepared {
     const mz_kernel *kernel;
     void *state;                  // the kernel's own, on the host; NULL: it keeps nothing
@@ -128,6 +129,9 @@ typedef struct mz_backend {
     mezzo_status (*expect_writes)(mezzo_device *device, size_t bytes);
     mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
     mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
+    // Copies `rows` rows of `width` bytes on the device, which begin `dst_pitch` and `src_pitch` bytes apart.
+    mezzo_status (*copy_rows)(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                              size_t width, int64_t rows);
     mezzo_status (*sync)(mezzo_device *device);
     // Reading without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start; fetched
     // waits for all copies enqueued so far. The object's owner closes it before the device. fetch.c has these for
@@ -181,7 +185,9 @@ struct mezzo_device {
     struct mz_tracer *tracer; // runtime/tracer.h; NULL: there is no listener
 };
 
-// fetch.c: fetches of devices whose work is done when a call returns.
+// fetch.c: fetches and copies of devices whose work is done when a call returns, and whose memory is the host's.
+mezzo_status mz_host_copy_rows(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                               size_t width, int64_t rows);
 mezzo_status mz_host_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);
 mezzo_status mz_host_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
 mezzo_status mz_host_fetched(mezzo_device *device, mz_fetch *fetch, const void **host);

@@ -32,3 +32,11 @@ void mz_host_fetch_close(mezzo_device *device, mz_fetch *fetch) {
     (void)device;
     mz_free(fetch);
 }
+
+mezzo_status mz_host_copy_rows(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                               size_t width, int64_t rows) {
+    (void)device;
+    for (int64_t i = 0; i < rows; i++)
+        memcpy((char *)dst + (size_t)i * dst_pitch, (const char *)src + (size_t)i * src_pitch, width);
+    return MEZZO_OK;
+}

@@ -57,14 +57,28 @@ void mz_compiled_free(mz_compiled *c) {
     memset(c, 0, sizeof *c);
 }
 
+// Prepares a call of a node that exchanges rows. The first of those that read the same offsets reads their numbers.
+static mezzo_status prepare_exchange(mezzo_device *device, const mz_compiled *c, const mezzo_graph *g,
+                                     const mz_node *node, const mz_call *call, mz_prepared *out) {
+    const mz_prepared *counted = NULL;
+    const int slot = MZ_IN(grouped_linear, offsets);
+    for (size_t i = 0; i < c->n_calls && counted == NULL && node->op != MZ_OP_quantize; i++) {
+        const mz_node *earlier = &g->nodes[c->node[i]];
+        if (earlier->exchanges > 0 && earlier->op != MZ_OP_quantize && earlier->in[slot] == node->in[slot])
+            counted = &c->prepared[i];
+    }
+    return mz_exchange_prepare(device, node->exchanges, call, counted, out);
+}
+
 // Prepares, with the same kernel, the call that writes gradients where `call` adds to them. *served: the kernel can.
-static mezzo_status prepare_writing(mezzo_device *device, int exchanges, const mz_prepared *adds, mz_call *call,
-                                    mz_prepared *writes, bool *served) {
+static mezzo_status prepare_writing(mezzo_device *device, const mz_compiled *c, const mezzo_graph *g,
+                                    const mz_node *node, const mz_prepared *adds, mz_call *call, mz_prepared *writes,
+                                    bool *served) {
     const char *reason = NULL;
     mezzo_status status = MEZZO_OK;
     call->attrs.accumulate = false;
-    if (exchanges > 0)
-        status = mz_exchange_prepare(device, exchanges, call, writes);
+    if (node->exchanges > 0)
+        status = prepare_exchange(device, c, g, node, call, writes);
     else
         reason = mz_prepare_kernel(device, adds->kernel, call, writes);
     call->attrs.accumulate = true;
@@ -73,15 +87,15 @@ static mezzo_status prepare_writing(mezzo_device *device, int exchanges, const m
 }
 
 // Prepares a call; one that adds to gradients is also prepared to write them. *workspace: the larger of the two.
-static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, size_t i, int exchanges, mz_call *call,
-                                 size_t *workspace) {
-    mz_prepared *adds = &c->prepared[i], *writes = &c->writing[i];
+static mezzo_status prepare_call(mezzo_device *device, mz_compiled *c, const mezzo_graph *g, const mz_node *node,
+                                 mz_call *call, size_t *workspace) {
+    mz_prepared *adds = &c->prepared[c->n_calls], *writes = &c->writing[c->n_calls];
     bool served;
-    MEZZO_TRY(exchanges > 0 ? mz_exchange_prepare(device, exchanges, call, adds) : mz_prepare(device, call, adds));
+    MEZZO_TRY(node->exchanges > 0 ? prepare_exchange(device, c, g, node, call, adds) : mz_prepare(device, call, adds));
     *workspace = adds->workspace;
     if (!call->attrs.accumulate)
         return MEZZO_OK;
-    mezzo_status status = prepare_writing(device, exchanges, adds, call, writes, &served);
+    mezzo_status status = prepare_writing(device, c, g, node, adds, call, writes, &served);
     if (status != MEZZO_OK) {
         mz_prepared_free(adds);
         return status;
@@ -101,9 +115,9 @@ static mezzo_status choose_kernels(mezzo_device *device, const mezzo_graph *g, m
         mz_call *call = mz_compiled_call(c, c->n_calls);
         mz_call_of_node(device, g, &g->nodes[i], call);
         c->gathers = c->gathers || g->nodes[i].gathers > 0;
-        mezzo_status status = g->nodes[i].gathers > 0
-                                  ? mz_gather_prepare(&c->prepared[c->n_calls])
-                                  : prepare_call(device, c, c->n_calls, g->nodes[i].exchanges, call, &bytes);
+        c->exchanges = c->exchanges || g->nodes[i].exchanges > 0;
+        mezzo_status status = g->nodes[i].gathers > 0 ? mz_gather_prepare(&c->prepared[c->n_calls])
+                                                      : prepare_call(device, c, g, &g->nodes[i], call, &bytes);
         if (status != MEZZO_OK)
             return mz_context(status, "%s", g->modules[g->nodes[i].module]);
         bool second = c->stream && c->placed.stream[i] == 1;

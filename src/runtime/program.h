@@ -22,6 +22,7 @@ typedef struct mz_compiled {
     bool overwrites;       // every kernel that adds to gradients can also write them
     bool covers;           // calls write each gradient whole, so that the first run can overwrite
     bool gathers;          // some calls gather parameters from shards
+    bool exchanges;        // some exchange rows of experts with other ranks
     size_t n_calls;
     size_t workspace;      // bytes: the largest of all kernels on stream 0
     size_t side_workspace; // bytes: the largest of all kernels on stream 1

@@ -270,10 +270,11 @@ static mezzo_status flush_and_run(mezzo_program *p, bool fresh) {
 
 // Runs the program as captured graphs. The first run of a kind goes call by call; a device that captures replays one
 // graph from then on. The run that writes gradients, a step's first, contains the deferred calls; other runs wait for
-// them.
+// them. While ranks exchange rows, the host reads their numbers, so nothing is captured.
 static mezzo_status run_recorded(mezzo_program *p, bool fresh) {
     const mz_backend *b = p->device->backend;
-    if (b->capture_begin == NULL || p->hook != NULL || p->device->tracer != NULL || p->params->whole != NULL)
+    if (b->capture_begin == NULL || p->c.exchanges || p->hook != NULL || p->device->tracer != NULL ||
+        p->params->whole != NULL)
         return flush_and_run(p, fresh);
     if (!fresh)
         MEZZO_TRY(mz_deferred_flush(p->device));

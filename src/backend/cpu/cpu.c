@@ -241,6 +241,7 @@ const mz_backend mz_backend_cpu = {
     .write = cpu_write,
     .read = cpu_read,
     .zero = cpu_zero,
+    .copy_rows = mz_host_copy_rows,
     .sync = cpu_sync,
     .fetch_open = mz_host_fetch_open,
     .fetch = mz_host_fetch,

@@ -250,6 +250,15 @@ static mezzo_status cuda_zero(mezzo_device *device, void *dst, size_t bytes) {
     return MEZZO_OK;
 }
 
+static mezzo_status cuda_copy_rows(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                                   size_t width, int64_t rows) {
+    mz_cuda_device *cuda = mz_cuda(device);
+    if (width > 0 && rows > 0)
+        MZ_CUDA_TRY(cudaMemcpy2DAsync(dst, dst_pitch, src, src_pitch, width, (size_t)rows, cudaMemcpyDeviceToDevice,
+                                      cuda->stream));
+    return MEZZO_OK;
+}
+
 static mezzo_status cuda_sync(mezzo_device *device) {
     MZ_CUDA_WAIT(device, cudaStreamSynchronize(mz_cuda(device)->stream));
     return MEZZO_OK;
@@ -303,6 +312,7 @@ const mz_backend mz_backend_cuda = {
     .expect_writes = mz_cuda_queue_expect,
     .read = cuda_read,
     .zero = cuda_zero,
+    .copy_rows = cuda_copy_rows,
     .sync = cuda_sync,
     .fetch_open = mz_cuda_fetch_open,
     .fetch = mz_cuda_fetch,

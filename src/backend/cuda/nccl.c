@@ -148,11 +148,12 @@ static ncclResult_t all_to_all(const channel *c, const mz_collective *w, ncclDat
     return result == ncclSuccess ? ended : result;
 }
 
+// Both ranks of a pair leave out a transfer of nothing.
 static ncclResult_t send_receive(const channel *c, const mz_collective *w, ncclDataType_t type, cudaStream_t stream) {
     ncclResult_t result = nccl.GroupStart();
-    if (result == ncclSuccess)
+    if (result == ncclSuccess && w->count > 0)
         result = nccl.Send(w->send, w->count, type, w->root, c->comm, stream);
-    if (result == ncclSuccess)
+    if (result == ncclSuccess && w->received > 0)
         result = nccl.Recv(w->recv, w->received, type, w->from, c->comm, stream);
     ncclResult_t ended = nccl.GroupEnd();
     return result == ncclSuccess ? ended : result;

@@ -179,6 +179,7 @@ const mz_backend mz_backend_ref = {
     .write = ref_write,
     .read = ref_read,
     .zero = ref_zero,
+    .copy_rows = mz_host_copy_rows,
     .sync = ref_sync,
     .fetch_open = mz_host_fetch_open,
     .fetch = mz_host_fetch,

@@ -187,7 +187,7 @@ void mz_ref_combine_dw(const mz_call *call) {
 }
 
 // --- the experts' products -----------------------------------------------------------------------------------------
-// w's [E, N, K] and, for row r, its expert.
+// w's [E, N, K] and, for a row of an expert, which one. Rows before offsets[0] and from offsets[E] on have none.
 static int64_t expert_of(const mz_tensor *offsets, int64_t row) {
     int64_t e = 0;
     while (mz_ref_integer(offsets, e + 1) <= row)
@@ -200,9 +200,10 @@ void mz_ref_grouped_linear(const mz_call *call) {
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *x = mz_ref_operand(&scratch, mz_in(call, grouped_linear, x), call->numerics.compute); // [R, K]
     const double *w = mz_ref_operand(&scratch, mz_in(call, grouped_linear, w), call->numerics.compute); // [E, N, K]
-    int64_t rows = mz_out(call, grouped_linear, y)->shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
-    for (int64_t i = 0; i < rows * n_out; i++) {
-        int64_t r = i / n_out, e = expert_of(mz_in(call, grouped_linear, offsets), r);
+    const mz_tensor *offsets = mz_in(call, grouped_linear, offsets);
+    int64_t n_out = ws->dim[1], n_in = ws->dim[2], last = mz_ref_integer(offsets, ws->dim[0]);
+    for (int64_t i = mz_ref_integer(offsets, 0) * n_out; i < last * n_out; i++) {
+        int64_t r = i / n_out, e = expert_of(offsets, r);
         double sum = 0;
         for (int64_t k = 0; k < n_in; k++)
             sum += x[r * n_in + k] * w[(e * n_out + i % n_out) * n_in + k];
@@ -215,9 +216,10 @@ void mz_ref_grouped_linear_dx(const mz_call *call) {
     mz_ref_scratch scratch = mz_ref_scratch_begin(call);
     const double *dy = mz_ref_operand(&scratch, mz_in(call, grouped_linear_dx, dy), call->numerics.compute); // [R, N]
     const double *w = mz_ref_operand(&scratch, mz_in(call, grouped_linear_dx, w), call->numerics.compute); // [E, N, K]
-    int64_t rows = mz_out(call, grouped_linear_dx, dx)->shape.dim[0], n_out = ws->dim[1], n_in = ws->dim[2];
-    for (int64_t i = 0; i < rows * n_in; i++) {
-        int64_t r = i / n_in, e = expert_of(mz_in(call, grouped_linear_dx, offsets), r);
+    const mz_tensor *offsets = mz_in(call, grouped_linear_dx, offsets);
+    int64_t n_out = ws->dim[1], n_in = ws->dim[2], last = mz_ref_integer(offsets, ws->dim[0]);
+    for (int64_t i = mz_ref_integer(offsets, 0) * n_in; i < last * n_in; i++) {
+        int64_t r = i / n_in, e = expert_of(offsets, r);
         double sum = 0;
         for (int64_t n = 0; n < n_out; n++)
             sum += dy[r * n_out + n] * w[(e * n_out + n) * n_in + i % n_in];

@@ -263,9 +263,16 @@ inline bool grouped_large(const mz_cu_grouped &g) {
     return g.shared_optin >= 96 << 10 && grouped_tiles(g, 128) >= g.sms;
 }
 
+// Both are prepared where large tiles are chosen, because fewer experts may come with a run.
 template <typename T, int OP, bool PARTS>
 cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    if (grouped_large(g))
+    const bool large = grouped_large(g);
+    if (large && prepare) {
+        const cudaError_t error = grouped_mma_run<T, OP, 64, 128, 3, PARTS>(stream, g, true);
+        if (error != cudaSuccess)
+            return error;
+    }
+    if (large)
         return grouped_mma_run<T, OP, 128, 64, 4, PARTS>(stream, g, prepare);
     return grouped_mma_run<T, OP, 64, 128, 3, PARTS>(stream, g, prepare);
 }
