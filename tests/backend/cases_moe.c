@@ -274,6 +274,17 @@ static trial *crowded_trial(mz_op op, bool accumulate) {
     return ordered_trial(op, order, s, MEZZO_F32, MEZZO_F32, true, accumulate);
 }
 
+// The first rows and the last are no expert's: those of a rank with a part of the experts.
+static trial *part_trial(mz_op op, mezzo_dtype storage, bool accumulate) {
+    trial *t = grouped_trial(op, shapes[7], storage, storage, true, accumulate);
+    trial_tensor *offsets = &t->in[2];
+    const double rows = (double)t->in[0].t.shape.dim[0];
+    for (int64_t i = 0; i < trial_count(offsets); i++)
+        offsets->value[i] = fmin(fmax(offsets->value[i], 37), rows - 5);
+    trial_store(offsets);
+    return t;
+}
+
 static void each_grouped(mz_op op) {
     static const mezzo_dtype arithmetics[][2] = {{MEZZO_F32, MEZZO_F32},
                                                  {MEZZO_F32, MEZZO_TF32},
@@ -290,6 +301,8 @@ static void each_grouped(mz_op op) {
     trial_finish(busy_trial(op, MEZZO_F32, false, false));
     for (int variant = 0; variant < (op == MZ_OP_grouped_linear_dw ? 2 : 1); variant++)
         trial_finish(crowded_trial(op, variant));
+    for (int variant = 0; op == MZ_OP_grouped_linear_dw && variant < 4; variant++)
+        trial_finish(part_trial(op, variant & 1 ? MEZZO_BF16 : MEZZO_F32, variant & 2));
     for (int kind = 0; kind < 2; kind++)
         trial_finish(parts_trial(op, kind));
     trial *t = grouped_trial(op, shapes[2], MEZZO_F32, MEZZO_F32, false, false);
