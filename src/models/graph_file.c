@@ -194,10 +194,9 @@ static mezzo_status check_dims(const mz_model *model) {
         for (int axis = 0; axis < port.rank; axis++)
             if (size_of(&port, axis, &d) < 1)
                 return mz_fail(MEZZO_ERR_INVALID,
-                               "'%s': dimension %d of input '%s' has no size: give one (--dim %s%s=N%s)",
+                               "'%s': dimension %d of input '%s' has no size: give one (--dim %s%s=N)",
                                model->file->path, axis, port.name, port.symbol[axis] ? port.symbol[axis] : port.name,
-                               port.symbol[axis] ? "" : (char[]){'.', (char)('0' + axis), '\0'},
-                               is_sequence(&port) ? ", or --seq-len N" : "");
+                               port.symbol[axis] ? "" : (char[]){'.', (char)('0' + axis), '\0'});
     }
     return MEZZO_OK;
 }
@@ -261,7 +260,12 @@ static mezzo_status try_batch(const mz_model *model, int which, probe *p) {
     mezzo_graph_free(g);
     mezzo_onnx_port first = {0};
     const bool any = mezzo_onnx_input(model->file->onnx, 0, &first) == MEZZO_OK && first.dim[0] == 0;
-    return mz_context(status, "for a batch of %d%s", which + 1,
+    char sizes[sizeof model->config.dims + 32] = "";
+    if (model->config.seq_len > 0)
+        snprintf(sizes, sizeof sizes, ", length %lld", (long long)model->config.seq_len);
+    if (model->config.dims[0] != '\0')
+        snprintf(sizes + strlen(sizes), sizeof sizes - strlen(sizes), ", %s", model->config.dims);
+    return mz_context(status, "for a batch of %d%s%s", which + 1, sizes,
                       any ? "" : " (a model for any batch is exported with a batch dimension that has a name)");
 }
 

@@ -151,18 +151,33 @@ static mezzo_status check_tensor(const MzPb__Tensor *tensor) {
     return MEZZO_OK;
 }
 
+static bool is_onnx_domain(const char *domain) {
+    return !domain || domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0;
+}
+
 // Checks what the rest relies on.
 static mezzo_status check(mezzo_onnx *onnx) {
     MzPb__Graph *graph = onnx->model->graph;
     if (!graph || graph->n_node == 0 || graph->n_output == 0)
         return mz_fail(MEZZO_ERR_FORMAT, "it is no ONNX model: it has no graph with nodes and outputs");
+    const char *foreign = NULL;
+    bool found = false;
     for (size_t i = 0; i < onnx->model->n_opset_import; i++) {
         const MzPb__OperatorSet *set = onnx->model->opset_import[i];
-        if (!set->domain || set->domain[0] == '\0' || strcmp(set->domain, "ai.onnx") == 0)
-            onnx->opset = set->version;
+        if (is_onnx_domain(set->domain))
+            onnx->opset = set->version, found = true;
+        else
+            foreign = set->domain;
     }
+    if (!found && foreign)
+        return mz_fail(MEZZO_ERR_FORMAT, "it has ops of the domain '%s' alone: only those of ONNX itself work",
+                       foreign);
+    if (!found)
+        return mz_fail(MEZZO_ERR_FORMAT, "it names no opset: export it again");
     if (onnx->opset < 13)
-        return mz_fail(MEZZO_ERR_FORMAT, "its opset is %lld: export it with opset 13 or later", (long long)onnx->opset);
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "its opset is %lld: export it with opset 13 or later, or convert it (onnx.version_converter)",
+                       (long long)onnx->opset);
     for (size_t i = 0; i < graph->n_initializer; i++) {
         if (!graph->initializer[i]->name)
             return mz_fail(MEZZO_ERR_FORMAT, "an initializer has no name");
@@ -173,7 +188,7 @@ static mezzo_status check(mezzo_onnx *onnx) {
         if (!info->name)
             return mz_fail(MEZZO_ERR_FORMAT, "an input or output has no name");
     }
-    const char *unknown = NULL, *where = "";
+    const MzPb__Node *unknown = NULL;
     size_t others = 0;
     for (size_t i = 0; i < graph->n_node; i++) {
         const MzPb__Node *node = graph->node[i];
@@ -192,17 +207,18 @@ static mezzo_status check(mezzo_onnx *onnx) {
                 MEZZO_TRY(check_tensor(a->t));
             }
         }
-        const bool ours = !node->domain || node->domain[0] == '\0' || strcmp(node->domain, "ai.onnx") == 0;
-        if (ours && mz_onnx_op_of(node->op_type))
+        if (is_onnx_domain(node->domain) && mz_onnx_op_of(node->op_type))
             continue;
         if (unknown)
             others++;
         else
-            unknown = node->op_type, where = node->name && node->name[0] != '\0' ? node->name : node->output[0];
+            unknown = node;
     }
     if (unknown)
-        return mz_fail(MEZZO_ERR_FORMAT, "op %s of node '%s' is not known; other nodes of unknown ops: %zu", unknown,
-                       where, others);
+        return mz_fail(MEZZO_ERR_FORMAT, "op %s%s%s of node '%s' is not known; other nodes of unknown ops: %zu",
+                       is_onnx_domain(unknown->domain) ? "" : unknown->domain,
+                       is_onnx_domain(unknown->domain) ? "" : ".", unknown->op_type,
+                       unknown->name && unknown->name[0] != '\0' ? unknown->name : unknown->output[0], others);
     return MEZZO_OK;
 }
 

@@ -98,12 +98,51 @@ bool mz_onnx_has(const mz_onnx_call *call, int in) {
     return in < call->n_in && call->in[in] != NULL;
 }
 
+// Writes the path of the module that a node of torch's exporters comes from: "a.b" of "['', 'a', 'a.b', 'linear']" in
+// its metadata, or of its name "/a/b/MatMul". Returns false: it says none.
+static bool get_module_of(const MzPb__Node *node, char *out, size_t size) {
+    const char *from = NULL, *to = NULL;
+    for (size_t i = 0; i < node->n_metadata_props; i++) {
+        const MzPb__Entry *entry = node->metadata_props[i];
+        if (!entry->key || !entry->value || strcmp(entry->key, "pkg.torch.onnx.name_scopes") != 0)
+            continue;
+        for (const char *at = entry->value, *next; (next = strstr(at, "', '")) != NULL; at = next + 4)
+            from = at, to = next;
+    }
+    if (!from && node->name && node->name[0] == '/') {
+        from = node->name + 1;
+        to = strrchr(node->name, '/');
+    }
+    if (!from || to <= from || (size_t)(to - from) >= size)
+        return false;
+    snprintf(out, size, "%.*s", (int)(to - from), from);
+    for (char *c = out; *c != '\0'; c++)
+        *c = *c == '/' ? '.' : *c;
+    return true;
+}
+
+// An exporter that stores a weight transposed gives it a number for a name: "val_68", "onnx::MatMul_123". It then has
+// the name that it has in its module, unless another has this one.
+static const char *name_weight(const mz_onnx_call *call, const mz_onnx_value *own, char *buf, size_t size) {
+    static const char weight[] = ".weight";
+    const bool numbered = strncmp(own->name, "val_", 4) == 0 || strncmp(own->name, "onnx::", 6) == 0;
+    if (!numbered || !get_module_of(call->node, buf, size - sizeof weight))
+        return own->name;
+    strcat(buf, weight);
+    for (size_t i = 0; i < call->build->onnx->n_params; i++)
+        if (strcmp(call->build->onnx->params[i].name, buf) == 0)
+            return own->name;
+    return mz_onnx_find(call->build->onnx, buf) ? own->name : buf;
+}
+
 static mezzo_status make_parameter(mz_onnx_call *call, mz_onnx_value *own) {
+    char name[256];
     int64_t dim[MEZZO_MAX_RANK];
     for (int i = 0; i < own->rank; i++)
         dim[own->perm[i]] = own->dim[i];
     mz_onnx_param *param;
-    MEZZO_TRY(mz_onnx_add_param(call, own->name, own->rank, dim, own->frozen, &param, &own->base));
+    MEZZO_TRY(mz_onnx_add_param(call, name_weight(call, own, name, sizeof name), own->rank, dim, own->frozen, &param,
+                                &own->base));
     param->tensor = own->tensor;
     memcpy(param->dim, own->dim, sizeof param->dim);
     memcpy(param->perm, own->perm, sizeof param->perm);

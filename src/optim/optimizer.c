@@ -44,7 +44,12 @@ static mezzo_status check_patterns(const mezzo_params *params, const mezzo_optim
         for (int i = 0; i < mezzo_params_count(params) && !found; i++)
             found = matches(o->patterns[p], params->list[i].name, params->list[i].shape.rank);
         if (!found)
-            return mz_fail(MEZZO_ERR_INVALID, "%s: no parameter's name matches \"%s\"", whose, o->patterns[p]);
+            return strcmp(o->patterns[p], MEZZO_MATRICES) == 0
+                       ? mz_fail(MEZZO_ERR_INVALID,
+                                 "%s: no parameter is a matrix of a block, which has a number in its name: choose "
+                                 "matrices by names (--optimizer.groups PATTERN=muon)",
+                                 whose)
+                       : mz_fail(MEZZO_ERR_INVALID, "%s: no parameter's name matches \"%s\"", whose, o->patterns[p]);
     }
     return MEZZO_OK;
 }

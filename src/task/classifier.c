@@ -244,10 +244,11 @@ static const mz_array *array_of(const classifier *c, const mz_input *in) {
 }
 
 static void name_shape(int rank, const int64_t *dim, char out[96]) {
-    int n = snprintf(out, 96, "[");
+    int n = snprintf(out, 96, rank == 0 ? "one number" : "[");
     for (int i = 0; i < rank && n < 80; i++)
         n += snprintf(out + n, 96 - (size_t)n, "%s%lld", i > 0 ? ", " : "", (long long)dim[i]);
-    snprintf(out + n, 96 - (size_t)n, "]");
+    if (rank > 0)
+        snprintf(out + n, 96 - (size_t)n, "]");
 }
 
 // Images are [side, side, channels]; a model may want [channels, side, side].
@@ -258,8 +259,7 @@ static bool fits_planes(const mz_array *a, const mz_input *in) {
 
 static mezzo_status check_array(classifier *c, const mz_input *in) {
     const mz_array *a = array_of(c, in);
-    const char *model = mz_model_name(&c->task.model);
-    char ours[96], theirs[96];
+    char ours[96], theirs[96], reader[160];
     int64_t width = 1;
     if (a == NULL && in->role == MZ_ROLE_WEIGHT) // all alike
         return MEZZO_OK;
@@ -274,14 +274,19 @@ static mezzo_status check_array(classifier *c, const mz_input *in) {
     name_shape(a->rank, a->dim, ours);
     name_shape(in->rank - 1, in->dim + 1, theirs);
     if (a->n != c->n)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: array '%s' has %lld examples, and there are %lld", c->labels, a->name,
-                       (long long)a->n, (long long)c->n);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: array '%s' has %lld examples, and the labels are %lld", c->labels,
+                       a->name, (long long)a->n, (long long)c->n);
+    snprintf(reader, sizeof reader,
+             in->role == MZ_ROLE_FEATURES ? "the input '%.40s' of %.80s" : "%.0sthe loss of %.80s", in->name,
+             mz_model_name(&c->task.model));
     if (a->width != width || (!same && !planes && a->rank > 1 && in->rank > 2))
-        return mz_fail(MEZZO_ERR_INVALID, "%s: examples of '%s' are %s, and the input '%s' of %s takes %s", c->labels,
-                       a->name, ours, in->name, model, theirs);
+        return mz_fail(MEZZO_ERR_INVALID, "%s: examples of '%s' are %s, and %s takes %s", c->labels, a->name, ours,
+                       reader, theirs);
     if (in->dtype == MEZZO_I32 && a->type == MZ_ARRAY_F32)
-        return mz_fail(MEZZO_ERR_INVALID, "%s: array '%s' has fractions, and the input '%s' of %s takes integers",
-                       c->labels, a->name, in->name, model);
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "%s: array '%s' has floating-point numbers, and %s takes integers: save them as "
+                       "int64",
+                       c->labels, a->name, reader);
     return MEZZO_OK;
 }
 

@@ -139,7 +139,7 @@ refuse 2 "model.loss" nonsense -- train --model own_mlp.onnx --loss 'mse(nonsens
 refuse 2 "no output 'nonsense'" -- train --model own_mlp.onnx --loss 'mse(nonsense)' --data a.npz "${FEW[@]}" --steps 2 --out none
 refuse 2 a.npz "no array 'wanted'" -- train --model own_mlp.onnx --loss mse --labels wanted --data a.npz "${FEW[@]}" --steps 2 --out none
 refuse 2 l.npz "no array 'labels'" -- train --model own_mlp.onnx --loss mse --data l.npz "${FEW[@]}" --steps 2 --out none
-refuse 2 "has fractions" -- train --model own_mlp.onnx --loss cross_entropy --labels weights --data f.npz "${FEW[@]}" --steps 2 --out none
+refuse 2 "array 'weights' has floating-point numbers, and the loss of own_mlp.onnx takes integers" -- train --model own_mlp.onnx --loss cross_entropy --labels weights --data f.npz "${FEW[@]}" --steps 2 --out none
 refuse 2 "examples of 'x' are [7]" "of own_segment.onnx takes [3, 6, 5]" -- train --model own_segment.onnx --loss cross_entropy --dim height=6,width=5 --data x.npy \
     --labels labels.npy "${FEW[@]}" --steps 2 --out none
 refuse 2 "model.loss is set" -- train --model toy --loss mse "${FEW[@]}" --steps 2 --out none
@@ -185,7 +185,24 @@ nodes = b"".join(field(1, b"".join(field(1, i) for i in inputs) + field(2, out) 
     ((b"x",), b"f", b"Cast", field(5, to)), ((b"f", b"frequencies"), b"angle", b"Mul", b""), ((b"angle",), b"c", b"Cos", b""),
     ((b"c", b"head.weight"), b"y", b"MatMul", b"")))
 open("angles.onnx", "wb").write(field(7, nodes + tensors + field(11, ids) + field(12, field(1, b"y"))) + field(8, number(2, 17)))
+
+# weights that an exporter numbers, in modules that its nodes name; the third's name is another's
+row = field(1, b"x") + field(2, field(1, number(1, 1) + field(2, field(1, field(2, b"rows")) + field(1, number(1, 4)))))
+tensors = b"".join(field(5, number(1, 4) + number(1, 4) + number(2, 1) + field(8, name) + field(9, b"\0\0\0\x3f" * 16))
+                   for name in (b"val_3", b"onnx::MatMul_9", b"val_7"))
+scopes = field(9, field(1, b"pkg.torch.onnx.name_scopes") + field(2, b"['', 'm', 'm.0', 'linear']"))
+nodes = b"".join(field(1, b"".join(field(1, i) for i in inputs) + field(2, out) + field(3, name) + field(4, b"MatMul") + more)
+                 for inputs, out, name, more in (((b"x", b"val_3"), b"a", b"one", scopes), ((b"a", b"onnx::MatMul_9"), b"b", b"/m/1/MatMul", b""),
+                                                 ((b"b", b"val_7"), b"y", b"three", scopes)))
+graph = field(7, nodes + tensors + field(11, row) + field(12, field(1, b"y")))
+open("numbered.onnx", "wb").write(graph + field(8, number(2, 17)))
+open("foreign.onnx", "wb").write(graph + field(8, field(1, b"ai.onnx.ml") + number(2, 3)))
+open("opset.onnx", "wb").write(graph)
 PY
+run 0 explain --model numbered.onnx --loss mse --params
+[[ $(grep -oE "^(m\.[01]\.weight|val_7|val_3|onnx\S*)" "$OUT" | tr '\n' ' ') == "m.0.weight m.1.weight val_7 " ]] || fail "weights have other names than in their modules"
+refuse 2 "ops of the domain 'ai.onnx.ml' alone" -- explain --model foreign.onnx --loss mse
+refuse 2 "names no opset" -- explain --model opset.onnx --loss mse
 run 0 explain --model angles.onnx --loss mse --params
 shows "$OUT" head.weight
 grep -q frequencies "$OUT" && fail "the frequencies of angles are trained"
