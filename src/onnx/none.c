@@ -50,6 +50,11 @@ int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t 
     return (void)onnx, (void)parameter, (void)i, -1;
 }
 
+const char *mz_onnx_tensor_of(const mezzo_onnx *onnx, const char *parameter) {
+    (void)onnx, (void)parameter;
+    return NULL;
+}
+
 int64_t mz_onnx_rows_named_by(const mezzo_onnx *onnx, const char *input) {
     return (void)onnx, (void)input, 0;
 }

@@ -4,6 +4,8 @@
 
 #include "mezzo/onnx.h"
 
+// Returns the name of the file's tensor that becomes a parameter; NULL: none does.
+const char *mz_onnx_tensor_of(const mezzo_onnx *onnx, const char *parameter);
 // Returns where element i of the file's tensor stands in the parameter; -1: no such parameter.
 int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i);
 

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "onnx/onnx.h"
+#include "onnx/place.h"
 
 void *mz_onnx_take(mz_onnx_build *build, size_t count, size_t size) {
     if ((build->n_blocks & (build->n_blocks - 1)) == 0) { // room for twice as many
@@ -129,10 +130,7 @@ static const char *name_weight(const mz_onnx_call *call, const mz_onnx_value *ow
     if (!numbered || !get_module_of(call->node, buf, size - sizeof weight))
         return own->name;
     strcat(buf, weight);
-    for (size_t i = 0; i < call->build->onnx->n_params; i++)
-        if (strcmp(call->build->onnx->params[i].name, buf) == 0)
-            return own->name;
-    return mz_onnx_find(call->build->onnx, buf) ? own->name : buf;
+    return mz_onnx_find(call->build->onnx, buf) || mz_onnx_tensor_of(call->build->onnx, buf) ? own->name : buf;
 }
 
 static mezzo_status make_parameter(mz_onnx_call *call, mz_onnx_value *own) {

@@ -409,11 +409,21 @@ int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i) {
     return place;
 }
 
-int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i) {
+static const mz_onnx_param *find_param(const mezzo_onnx *onnx, const char *parameter) {
     for (size_t k = 0; k < onnx->n_params; k++)
         if (strcmp(onnx->params[k].name, parameter) == 0)
-            return mz_onnx_place(&onnx->params[k], i);
-    return -1;
+            return &onnx->params[k];
+    return NULL;
+}
+
+int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i) {
+    const mz_onnx_param *param = find_param(onnx, parameter);
+    return param ? mz_onnx_place(param, i) : -1;
+}
+
+const char *mz_onnx_tensor_of(const mezzo_onnx *onnx, const char *parameter) {
+    const mz_onnx_param *param = find_param(onnx, parameter);
+    return param && param->tensor ? param->tensor->name : NULL;
 }
 
 static mezzo_status load_one(const mezzo_onnx *onnx, const mz_onnx_param *param, mezzo_params *params) {
