@@ -295,12 +295,22 @@ static mezzo_dtype widest_input(const pass *p, const mz_node *node) {
     return want != MEZZO_DTYPE_COUNT ? want : p->g->values[node->in[0]].dtype;
 }
 
+// Returns whether a norm takes each channel alone, as torch's batch and instance norm do: neither is in torch.amp's
+// lists. Its statistics stay FP32.
+static bool norms_channels(const mezzo_graph *g, const mz_node *node) {
+    if (node->op != MZ_OP_group_norm)
+        return false;
+    const mz_shape *x = &g->values[node->in[0]].shape;
+    return node->attrs.groups == x->dim[x->rank - 1];
+}
+
 static mezzo_status cast_node(pass *p, mz_node node) {
     mezzo_graph *g = p->g;
     source who;
     mezzo_precision precision = decide(p, &node, &who);
     const mz_precision_info *info = mz_precision(precision);
-    mz_cast_class cls = mz_op_table[node.op].cast_class;
+    const bool by_channel = norms_channels(g, &node);
+    mz_cast_class cls = by_channel ? MZ_CAST_FOLLOW : mz_op_table[node.op].cast_class;
     mezzo_dtype want = MEZZO_F32;
     bool convert = cls == MZ_CAST_LOW || cls == MZ_CAST_FP32 || cls == MZ_CAST_WIDEST;
     const bool unaligned_at_first = cls == MZ_CAST_LOW && is_unaligned(p, &node); // asks before operands are replaced
@@ -339,7 +349,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     if (cls != MZ_CAST_EXPLICIT && cls != MZ_CAST_INT)
         for (int i = 0; i < node.n_out; ++i)
             if (i == 0 || is_float(g->values[node.out[i]].dtype)) // the indices of `route` stay I32
-                g->values[node.out[i]].dtype = want;
+                g->values[node.out[i]].dtype = by_channel && i > 0 ? info->wide : want;
     node.numerics = numerics_of(&node, info, g->values[node.out[0]].dtype);
     if (narrow && !edge && blocks) {
         node.attrs.blocks = emulated;

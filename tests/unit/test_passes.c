@@ -112,6 +112,38 @@ TEST(residual_stream_is_widest_or_low) {
     mezzo_graph_free(g);
 }
 
+// torch.amp lists group norm, but neither batch nor instance norm, whose groups are single channels.
+TEST(norms_of_single_channels_follow_their_input) {
+    mezzo_graph *g;
+    must(mezzo_graph_create(&g));
+    const int64_t image[] = {2, 4, 4, 8}, square[] = {8, 8, 3, 3};
+    const mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 4, image), w = mezzo_input(g, "w", MEZZO_F32, 4, square);
+    const mezzo_convolution form = {1, 1, 1, 1};
+    mezzo_value mean, rstd;
+    const mezzo_value y = mezzo_conv2d(g, x, mezzo_permute(g, w, (int[]){0, 2, 3, 1}), MEZZO_NONE, &form);
+    mezzo_module_begin(g, "single");
+    const mezzo_value single = mezzo_group_norm(g, y, MEZZO_NONE, MEZZO_NONE, MEZZO_NONE, 8, 1e-5F, false);
+    mezzo_module_end(g);
+    must(mezzo_group_norm_statistics(g, single, &mean, &rstd));
+    mezzo_module_begin(g, "groups");
+    mezzo_group_norm(g, y, MEZZO_NONE, MEZZO_NONE, MEZZO_NONE, 4, 1e-5F, false);
+    mezzo_module_end(g);
+    mezzo_module_begin(g, "fp32");
+    mezzo_group_norm(g, x, MEZZO_NONE, MEZZO_NONE, MEZZO_NONE, 8, 1e-5F, false);
+    mezzo_module_end(g);
+    const mezzo_program_options o = {.precision = MEZZO_PRECISION_BF16};
+    mezzo_graph *out;
+    assert_int_equal(explain(g, &o, "autocast", "group_norm", "single").storage, MEZZO_BF16);
+    assert_int_equal(explain(g, &o, "autocast", "group_norm", "groups").storage, MEZZO_F32);
+    assert_int_equal(explain(g, &o, "autocast", "group_norm", "fp32").storage, MEZZO_F32);
+    must(mz_passes(g, &(mz_target){.options = &o}, "autocast", &out));
+    for (size_t i = 0; i < out->n_nodes; i++)
+        for (int k = 1; k < out->nodes[i].n_out; k++)
+            assert_int_equal(out->values[out->nodes[i].out[k]].dtype, MEZZO_F32); // statistics
+    mezzo_graph_free(out);
+    mezzo_graph_free(g);
+}
+
 // Gradients (all parameters, one after another) and the loss of one micro step on the ref backend.
 typedef struct result {
     float loss;
