@@ -209,7 +209,7 @@ static const cli_option options_table[] = {
     {"per-op", NULL, "data: find the smallest set of modules that must stay in fp32 for --precisions NAME"},
     {"gap", "X", "per-op: how far the loss may be above fp32's, in nats [0.01]"},
     {"runs", "N", "per-op: short runs at most [24]"},
-    {"steps", "N", "per-op: steps of a run [30]"},
+    {"steps", "N", "data: steps of a run at most [100]; per-op: steps of a run [30]"},
     {"out", "DIR", "data: folder for advise.html and advise.json [advise]"},
     {"memory-gb", "X", "measure: memory limit in GiB [free memory on the device]"},
     {"json", NULL, "the result as JSON"},

@@ -104,15 +104,12 @@ int cli_advise_per_op(void) {
 
 int cli_advise_data(void) {
     mezzo_precision list[MEZZO_PRECISION_COUNT];
-    mz_advised_options o = {.stop = cli_interruptible(),
-                            .steps = 100,
-                            .level = 0.95,
-                            .within = 0.01,
-                            .tell_candidate = show_candidate,
-                            .tell = show_run};
+    mz_advised_options o = {
+        .stop = cli_interruptible(), .level = 0.95, .within = 0.01, .tell_candidate = show_candidate, .tell = show_run};
     mz_advised answer = {0};
     int n = 0;
     CLI_TRY(cli_number("minutes", 0.01, 1e6, 1.5, &o.minutes));
+    CLI_TRY(cli_integer("steps", MZ_ADVISED_STEPS, 1000000, 100, &o.steps));
     if (cli_has("precisions"))
         CLI_TRY(cli_precisions("precisions", "", list, (int)MZ_COUNT(list), &n));
     CLI_TRY(cli_config(&o.config));

@@ -12,13 +12,18 @@ shows "$OUT" "batch 2 " "batch 8 " "width 16 " "width 64 " "bf16 against fp32" "
 fits
 order=$(grep -oE '^  "(precision|speed|memory|loss_difference|energy|what_would_change_it)"' page/advise.json | tr -d ' "\n')
 [[ $order == precisionspeedmemoryloss_differenceenergywhat_would_change_it ]] || fail "the order in JSON: $order"
-shows page/advise.html "<h1>mezzo advise</h1>" "speedup at equal quality" "what would change it" "Content-Security-Policy"
+shows page/advise.html "<h1>mezzo advise</h1>" "text.txt" "speedup at equal quality" "what would change it" "Content-Security-Policy"
 # No precision is named where the noise is larger than the difference.
 if [[ $code -eq 1 ]]; then
     shows page/advise.json '"precision": null' "no verdict"
 else
     ! grep -q '"precision": null' page/advise.json || fail "exit code 0 without a verdict"
 fi
+
+# Runs have as many steps as are asked for, where they fit into the minutes.
+"$MEZZO" advise "${SMALL[@]}" --precisions fp32,bf16 --steps 30 --out short >"$OUT" 2>"$ERR"
+shows "$OUT" " seeds of 30 steps"
+refuse 2 "--steps" -- advise "${SMALL[@]}" --steps 3
 
 # A loss that does not fall has no equal quality: a dash for each number, and nothing that could turn the answer.
 run 1 advise "${SMALL[@]}" --precisions fp32,bf16 --minutes 0.02 --lr 1e-12 --out flat

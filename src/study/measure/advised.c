@@ -223,7 +223,8 @@ static void conclude(mz_advised *a) {
         a->decided = false;
         snprintf(a->verdict, sizeof a->verdict, "no verdict: %s",
                  m->verdict == MZ_MATCHED_OPEN
-                     ? "the noise is larger than the difference; an idle machine, or more minutes, would narrow it"
+                     ? "the noise is larger than the difference; an idle machine, or more steps and minutes (--steps, "
+                       "--minutes), would narrow it"
                      : "the loss did not fall enough to compare qualities; use another learning rate (--lr) or a "
                        "larger batch");
         break;
@@ -303,11 +304,13 @@ static json_t *basis_json(const mz_advised *a) {
     const mz_verify_result *r = a->compared;
     if (r == NULL)
         return json_pack("{s:s}", "compared", "nothing: no other precision was timed here");
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:o, s:o}", "baseline", mezzo_precision_name(a->baseline),
-                     "candidate", mezzo_precision_name(a->candidate), "model", mz_model_config_name(&r->model),
-                     "device", r->device, "params_m", mz_json_number(r->params_m), "steps", (json_int_t)r->steps,
-                     "seeds", (json_int_t)r->n, "interval_level", mz_json_number(r->matched.look_level),
-                     "level_over_all_looks", mz_json_number(a->as.level));
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:I, s:o, s:o}", "baseline",
+                     mezzo_precision_name(a->baseline), "candidate", mezzo_precision_name(a->candidate), "model",
+                     mz_model_config_name(&r->model), "loss",
+                     r->model.loss[0] != '\0' ? r->model.loss : "the model's own", "data", r->data, "device", r->device,
+                     "params_m", mz_json_number(r->params_m), "batch", (json_int_t)(r->batch * r->grad_accum), "steps",
+                     (json_int_t)r->steps, "seeds", (json_int_t)r->n, "interval_level",
+                     mz_json_number(r->matched.look_level), "level_over_all_looks", mz_json_number(a->as.level));
 }
 
 json_t *mz_advised_json(const mz_advised *a) {
