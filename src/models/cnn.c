@@ -1,7 +1,7 @@
 // Builds cnn, a classifier of images: a residual network (He et al., "Identity Mappings in Deep Residual Networks",
 // 2016) with group norms and SiLU in place of batch norms and ReLU, so that a row's result does not depend on its
-// batch. Levels of residual blocks, each with half of the side of the one before; a norm, the mean over all pixels, and
-// a linear head.
+// batch. It has levels of residual blocks, each with half the side of the one before; a norm, the mean over all pixels,
+// and a linear head.
 #include <math.h>
 
 #include "base/base.h"
@@ -26,7 +26,7 @@ static int inputs_of(const mz_model *model, const mz_form *form, mz_input out[MZ
     return 2;
 }
 
-// x [B, H, W, C] → [B, H/2, W/2, n], or [B, H, W, n] at the first level.
+// Builds a level: x [B, H, W, C] → [B, H/2, W/2, n], or [B, H, W, n] at the first one.
 static mezzo_value level(mezzo_graph *g, const mezzo_model_config *config, mezzo_value x, int index, int64_t n) {
     const mz_image_norm norm = {(int)config->groups, 1e-5F};
     char name[32];

@@ -1,5 +1,5 @@
-// Builds the decoder of every language model: blocks of attention and an MLP or experts around a residual stream, from
-// a family's row and the model's keys. Parameters have Hugging Face's names without "model." where the row names no
+// Builds the decoder of every language model from a family's row and the model's keys: blocks of attention and an MLP
+// or experts around a residual stream. Parameters have Hugging Face's names without "model." where the row names no
 // others; q, k and v are one matrix, and so are gate and up, in this order of rows.
 #include "models/decoder.h"
 
@@ -67,20 +67,21 @@ static const mz_decoder_names neox_names = {
     .head = "embed_out",
 };
 
-// initializer_range of Hugging Face's configurations.
+// Returns initial values by initializer_range of Hugging Face's configurations.
 static mezzo_init hf_init(const mezzo_model_config *config, mz_decoder_weight kind, int64_t in, int64_t out) {
     (void)config, (void)kind, (void)in, (void)out;
     return (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = 0.02F};
 }
 
-// GPT-2's starts: N(0, 0.02²), and 1/√(2L) of that where a branch ends in the residual stream, which sums 2L of them.
+// Returns GPT-2's initial values: N(0, 0.02²), and 1/√(2L) of that where a branch ends in the residual stream, which
+// sums 2L of them.
 static mezzo_init gpt2_init(const mezzo_model_config *config, mz_decoder_weight kind, int64_t in, int64_t out) {
     (void)in, (void)out;
     const float std = 0.02F, residual = std / sqrtf(2.0F * (float)config->layers);
     return (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = kind == MZ_WEIGHT_RESIDUAL ? residual : std};
 }
 
-// CS336's starts: N(0, 2/(in + out)), of embeddings N(0, 1), cut at three deviations.
+// Returns CS336's initial values: N(0, 2/(in + out)), of embeddings N(0, 1), limited to three deviations.
 static mezzo_init cs336_init(const mezzo_model_config *config, mz_decoder_weight kind, int64_t in, int64_t out) {
     (void)config;
     return (mezzo_init){.kind = MEZZO_INIT_TRUNCATED,
@@ -133,7 +134,7 @@ mezzo_model_config mz_decoder_resolve(const mz_decoder *family, const mezzo_mode
     c.routed_scale = sigmoid ? c.routed_scale : 1;
     if (family->tied != MZ_TIED_BY_KEY)
         c.tie_head = family->tied == MZ_TIED_ALWAYS ? MZ_HEAD_TIED : MZ_HEAD_OWN;
-    if (family->tied != MZ_TIED_BY_KEY || c.rope_scaling == 0) // families without these keys
+    if (family->tied != MZ_TIED_BY_KEY || c.rope_scaling == 0) // these families lack the keys
         c.rope_scaling = MZ_ROPE_NONE;
     return c;
 }
@@ -266,21 +267,21 @@ typedef struct decoder {
     mezzo_graph *g;
     const mz_decoder *family;
     const mz_decoder_names *names;
-    mezzo_model_config config; // resolved
+    mezzo_model_config config; // with sizes resolved
     mezzo_rope_scaling scaling;
-    mezzo_value table, local; // rotary positions [T, R]; those of blocks with the window
+    mezzo_value table, local; // table: rotary positions [T, R]; local: those of blocks with the window
 } decoder;
 
 static mezzo_init start(const decoder *d, mz_decoder_weight kind, int64_t in, int64_t out) {
     return (d->family->init != NULL ? d->family->init : hf_init)(&d->config, kind, in, out);
 }
 
-// Without dropout there is no op, so that nothing has to be taken out again.
+// Applies dropout. Without dropout no op is added.
 static mezzo_value drop(const decoder *d, mezzo_value x) {
     return d->config.dropout > 0 ? mezzo_dropout(d->g, x, (float)d->config.dropout) : x;
 }
 
-// x [… C] → [… C].
+// Builds a norm: x [… C] → [… C].
 static mezzo_value norm(const decoder *d, const char *name, mezzo_value x) {
     const float eps = d->family->fixed_eps > 0 ? d->family->fixed_eps : (float)d->config.norm_eps;
     if (d->family->norm == MZ_NORM_LAYER)
@@ -288,7 +289,7 @@ static mezzo_value norm(const decoder *d, const char *name, mezzo_value x) {
     return mz_layer_rmsnorm(d->g, name, x, d->family->norm_offset, eps);
 }
 
-// x [B, T, heads·D], normalised over every head or over all of them.
+// Normalizes x [B, T, heads·D] over each head or over all heads.
 static mezzo_value norm_heads(const decoder *d, const char *name, mezzo_value x) {
     mezzo_graph *g = d->g;
     const int64_t batch = mezzo_value_dim(g, x, 0), length = mezzo_value_dim(g, x, 1), width = mezzo_value_dim(g, x, 2);
@@ -303,8 +304,8 @@ static mezzo_value rotate(const decoder *d, mezzo_value x, mezzo_value table, in
     return mezzo_rope(d->g, x, table, (int)heads, (int)rotated, d->family->interleaved);
 }
 
-// Returns where nothing stands between the product and attention, q, k and v stay in one tensor: qkv [B, T, (H +
-// 2·Hkv)·D] → [B, T, H·D]. table MEZZO_NONE: heads are not turned.
+// Builds attention: qkv [B, T, (H + 2·Hkv)·D] → [B, T, H·D]. Where no op lies between the product and attention, q, k
+// and v stay in one tensor. table MEZZO_NONE: heads are not rotated.
 static mezzo_value attend(const decoder *d, mezzo_value qkv, mezzo_value table, int64_t window) {
     mezzo_graph *g = d->g;
     const mezzo_attention_form form = {.heads = (int)d->config.heads,
@@ -320,7 +321,7 @@ static mezzo_value attend(const decoder *d, mezzo_value qkv, mezzo_value table, 
     mezzo_value parts[3];
     if (!norms && rotary) {
         mezzo_module_begin(g, "rope");
-        qkv = rotate(d, qkv, table, heads + 2 * kv, heads + kv); // v's heads stay
+        qkv = rotate(d, qkv, table, heads + 2 * kv, heads + kv); // the heads of v are not rotated
         mezzo_module_end(g);
     }
     if (!norms && kv == heads)
@@ -367,7 +368,7 @@ static mezzo_value activate(const decoder *d, mezzo_value x) {
     }
 }
 
-// act(gate)·up of [… 2F], the gate's half first → [… F]; without a gate act(x).
+// Builds act(gate)·up of [… 2F], the gate's half first → [… F]; without a gate act(x).
 static mezzo_value gated(const decoder *d, mezzo_value x, bool gate) {
     mezzo_module_begin(d->g, "act");
     if (!gate)
@@ -380,7 +381,7 @@ static mezzo_value gated(const decoder *d, mezzo_value x, bool gate) {
     return x;
 }
 
-// x [B, T, C] → [B, T, C] through a hidden width of f.
+// Builds an MLP: x [B, T, C] → [B, T, C] through a hidden width of f.
 static mezzo_value mlp(const decoder *d, const char *name, mezzo_value x, int64_t f) {
     const mz_decoder_names *names = d->names;
     const int64_t c = d->config.d_model;
@@ -396,7 +397,8 @@ static mezzo_value mlp(const decoder *d, const char *name, mezzo_value x, int64_
 }
 
 // --- experts -------------------------------------------------------------------------------------------------------
-// Logits, scores and choice are FP32 whatever the precision: a rounded score chooses another expert.
+// Builds the router. Logits, scores and choice are FP32 in every precision, because a rounded score may choose another
+// expert.
 static mezzo_status route(const decoder *d, mezzo_value x, mezzo_value *weights, mezzo_value *chosen) {
     mezzo_graph *g = d->g;
     const mezzo_model_config *c = &d->config;
@@ -420,7 +422,7 @@ static mezzo_status route(const decoder *d, mezzo_value x, mezzo_value *weights,
     return status;
 }
 
-// x [B, T, C] → [B, T, C]. *offsets I32 [E + 1]: where each expert's rows begin.
+// Builds experts: x [B, T, C] → [B, T, C]. *offsets I32 [E + 1]: where each expert's rows begin.
 static mezzo_value experts(const decoder *d, mezzo_value x, mezzo_value *offsets) {
     mezzo_graph *g = d->g;
     const int64_t e = d->config.experts, c = d->config.d_model, f = d->config.d_expert;
@@ -454,8 +456,8 @@ static mezzo_value mixture(const decoder *d, mezzo_value x, mezzo_value *offsets
 }
 
 // --- the model -----------------------------------------------------------------------------------------------------
-// Builds a branch of a block, from its norm to its norm: x [B, T, C] → what is added to the residual stream. *offsets:
-// NULL for attention.
+// Builds a branch of a block, from its norm to its norm: x [B, T, C] → what the residual stream adds. *offsets: NULL
+// for attention.
 static mezzo_value branch(const decoder *d, int64_t index, mezzo_value x, mezzo_value *offsets) {
     const mezzo_model_config *c = &d->config;
     const mz_decoder_names *names = d->names;
@@ -472,8 +474,8 @@ static mezzo_value branch(const decoder *d, int64_t index, mezzo_value x, mezzo_
     return drop(d, x);
 }
 
-// x [B, T, C] → [B, T, C]. One recompute segment: of a block only its input need be kept for backward. *offsets as
-// experts(), MEZZO_NONE in a dense block.
+// Builds a block: x [B, T, C] → [B, T, C]. It is one recompute segment, of which backward needs only the input.
+// *offsets as in experts(), MEZZO_NONE in a dense block.
 static mezzo_value block(const decoder *d, int64_t index, mezzo_value x, mezzo_value *offsets) {
     char name[32];
     snprintf(name, sizeof name, "%s.%lld", d->names->block, (long long)index);
@@ -489,7 +491,7 @@ static mezzo_value block(const decoder *d, int64_t index, mezzo_value x, mezzo_v
     return x;
 }
 
-// The n values as one, however many there are. all[0] becomes it.
+// Joins n values, any number of them, into one, which becomes all[0].
 static void join(mezzo_graph *g, mezzo_value *all, int64_t n, int axis) {
     enum { AT_ONCE = 16 };
     while (n > 1) {
@@ -506,7 +508,7 @@ static mezzo_status keep_offsets(mezzo_graph *g, mezzo_value *all, int64_t n) {
     return n > 0 ? mezzo_graph_output(g, "experts", all[0]) : MEZZO_OK;
 }
 
-// LongRoPE's table [T, R]: frequency i is 1/(factor[i]·theta^(2i/R)), each in a table of two columns.
+// Builds LongRoPE's table [T, R]: frequency i is 1/(factor[i]·theta^(2i/R)), each in a table of two columns.
 static mezzo_value long_table(const decoder *d, int64_t length, bool is_long) {
     const mezzo_model_config *c = &d->config;
     const int dims = rotary_dims(c), half = dims / 2;
@@ -526,7 +528,8 @@ static mezzo_value long_table(const decoder *d, int64_t length, bool is_long) {
     return mezzo_reshape(d->g, x, 2, (int64_t[]){rows, dims});         // [T, R]
 }
 
-// tokens [B, T] → [B, T, C]. *table gets the embedding's weight [V, C]. Rotary positions are left in *d.
+// Builds the embedding: tokens [B, T] → [B, T, C]. *table gets the embedding's weight [V, C]. *d gets the rotary
+// positions.
 static mezzo_value embed(decoder *d, mezzo_value tokens, const mz_form *form, mezzo_value *table) {
     mezzo_graph *g = d->g;
     const mezzo_model_config *c = &d->config;
@@ -553,7 +556,7 @@ static mezzo_value embed(decoder *d, mezzo_value tokens, const mz_form *form, me
     return x;
 }
 
-// x [B, T, C] → logits [B, T, V].
+// Builds the head: x [B, T, C] → logits [B, T, V].
 static mezzo_value head(const decoder *d, mezzo_value x, mezzo_value table) {
     const mezzo_model_config *c = &d->config;
     if (c->tie_head != MZ_HEAD_TIED)
@@ -574,7 +577,8 @@ static mezzo_status build(decoder *d, const mz_form *form, const mezzo_value *in
         x = block(d, i, x, &offsets[mixtures]);
         mixtures += offsets[mixtures].id >= 0;
     }
-    MEZZO_TRY(keep_offsets(d->g, offsets, mixtures)); // before the loss, whose gradient then is its neighbour
+    MEZZO_TRY(keep_offsets(d->g, offsets, mixtures)); // before the loss, so that the loss and its gradient are
+                                                      // neighbours
     x = norm(d, d->names->final, x);                  // [B, T, C]
     return mz_layer_loss(d->g, head(d, x, table), targets, (float)fmax(d->config.logit_cap, 0), form->outputs);
 }

@@ -1,5 +1,5 @@
 // The maker "onnx" makes a model of an ONNX file. The inputs are the file's, with one for each array of labels and of
-// weights that the loss names; parameters begin with the values of the file.
+// weights that the loss names; parameters begin with the file's values.
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include "models/model.h"
 #include "onnx/place.h"
 
-#define FOLDER "graph" // of a run folder, with the file and what lies beside it
+#define FOLDER "graph" // in a run folder, with the file and the files that belong to it
 #define KEPT   "model.onnx"
 enum { DIMS = 64, OUTPUTS = 64 };
 
@@ -33,7 +33,7 @@ struct mz_graph_file {
     probe *probes;
 };
 
-// Files stay open until the process ends, because models are copied and nobody closes one.
+// Files stay open until the process ends, because models are copied and none closes its file.
 static mz_graph_file *files;
 static pthread_mutex_t files_lock = PTHREAD_MUTEX_INITIALIZER, build_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -99,7 +99,7 @@ static mezzo_status add_dim(dims *d, const char *name, size_t n, int64_t size) {
     return MEZZO_OK;
 }
 
-// Tells whether dimension 0 of an input counts the rows of a batch: it has no size in the file or, where all inputs
+// Returns whether dimension 0 of an input counts the rows of a batch: it has no size in the file or, where all inputs
 // have sizes, the size that the first input has there.
 static bool is_batched(const mz_graph_file *file, const mezzo_onnx_port *port) {
     mezzo_onnx_port first = {0}, other;
@@ -113,7 +113,7 @@ static bool is_batched(const mz_graph_file *file, const mezzo_onnx_port *port) {
     return port->rank > 0 && (any ? port->dim[0] == 0 : port->dim[0] == first.dim[0]);
 }
 
-// Tells whether an input may hold tokens, or a number that goes with each token.
+// Returns whether an input may hold tokens, or a number for each token.
 static bool is_sequence(const mezzo_onnx_port *port) {
     return port->dtype == MEZZO_I32 && port->rank == 2;
 }
@@ -152,7 +152,7 @@ static bool is_named(const mezzo_onnx_port *port, int axis, const char *name) {
     return strcmp(name, place) == 0 || (port->symbol[axis] && strcmp(name, port->symbol[axis]) == 0);
 }
 
-// Returns the last of the sizes that are given, which mezzo_onnx_build takes too; 0: there is none.
+// Returns the last of the given sizes, which mezzo_onnx_build uses, too; 0: there is none.
 static int64_t size_of(const mezzo_onnx_port *port, int axis, const dims *d) {
     int64_t size = port->dim[axis];
     for (int i = 0; i < d->n; i++)
@@ -161,7 +161,7 @@ static int64_t size_of(const mezzo_onnx_port *port, int axis, const dims *d) {
     return size;
 }
 
-// Each size that is given belongs to a dimension of an input.
+// Checks that each given size belongs to a dimension of an input.
 static mezzo_status check_names(const mz_graph_file *file, const dims *d) {
     for (int k = 0; k < d->n; k++) {
         bool found = false;
@@ -270,7 +270,7 @@ static mezzo_status try_batch(const mz_model *model, int which, probe *p) {
 }
 
 static mezzo_status make_probe(const mz_model *model, probe **out) {
-    mz_graph_file *file = (mz_graph_file *)model->file; // a probe is a cache: the file stays the same
+    mz_graph_file *file = (mz_graph_file *)model->file; // a probe is a cache, so the file stays the same
     probe *p = mz_alloc(1, sizeof *p);
     if (p == NULL)
         return MEZZO_ERR_MEMORY;
@@ -354,7 +354,7 @@ static mezzo_status find_loss(const mz_model *model, const probe *p, mz_graph_lo
     return MEZZO_OK;
 }
 
-// Finds the probe and the loss of a model that was opened, where both were found before.
+// Finds the probe and the loss of an open model, both of which are known already.
 static void understand(const mz_model *model, const probe **p, mz_graph_loss *loss) {
     *loss = (mz_graph_loss){0};
     if (find_probe(model, p) != MEZZO_OK || find_loss(model, *p, loss) != MEZZO_OK)
@@ -385,7 +385,7 @@ static bool holds(const char *name, const char *part) {
     return strstr(name, part) != NULL;
 }
 
-// The first input of integers [B, T] has the tokens of texts.
+// Returns the role of an input: the first one of integers [B, T] has the tokens of texts.
 static mz_role role_of(const mz_model *model, const mezzo_onnx_port *port, bool is_first) {
     if (!model->config.texts || !is_sequence(port))
         return MZ_ROLE_FEATURES;
@@ -483,7 +483,7 @@ static void sizes_of(const mz_model *model, mz_model_sizes *out) {
     mz_graph_loss loss;
     *out = (mz_model_sizes){.length = length_of(model)};
     understand(model, &p, &loss);
-    for (int i = loss.n - 1; i >= 0; i--) { // the first that has either
+    for (int i = loss.n - 1; i >= 0; i--) { // the first term with classes or numbers counts
         const int64_t classes = mz_graph_term_classes(&loss.term[i]), values = mz_graph_term_values(&loss.term[i]);
         if (classes + values > 0) {
             out->classes = classes;
@@ -573,7 +573,7 @@ static mezzo_status read_description(mz_fact_find find, void *user, const char *
 }
 
 // --- weights and files ---------------------------------------------------------------------------------------------
-// mezzo_onnx_load and mezzo_onnx_save belong to the graph that was built last, so that one is built here.
+// Builds a graph for mezzo_onnx_load and mezzo_onnx_save, which use the graph that was built last.
 static mezzo_status with_weights(const mz_model *model, const mz_form *form, mezzo_params *to, const mezzo_params *from,
                                  const char *path) {
     mezzo_graph *g;

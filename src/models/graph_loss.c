@@ -4,7 +4,8 @@
 
 #include "models/graph_file.h"
 
-// A loss of numbers compares x with labels t of the same shape; a loss of classes takes logits x and I32 classes t.
+// The parts of a loss. A loss of numbers compares x with labels t of the same shape; a loss of classes takes logits x
+// and I32 classes t.
 typedef struct parts {
     mezzo_graph *g;
     mezzo_value x, t, w; // w: a weight for each row [B], or MEZZO_NONE
@@ -24,7 +25,7 @@ static mezzo_value squared(const parts *p) {
     return mezzo_mul(p->g, d, d);
 }
 
-// Huber's loss is d²/2 up to 1 and |d| - 1/2 beyond. With q = min(|d|, 1) both are q²/2 + |d| - q.
+// Builds Huber's loss, d²/2 up to 1 and |d| - 1/2 beyond. With q = min(|d|, 1) both are q²/2 + |d| - q.
 static mezzo_value huber(const parts *p) {
     const mezzo_value d = absolute(p), q = mezzo_clamp(p->g, d, 0, 1);
     return mezzo_add(p->g, mezzo_scale(p->g, mezzo_mul(p->g, q, q), 0.5F), mezzo_sub(p->g, d, q));
@@ -43,7 +44,7 @@ static mezzo_value binary(const parts *p) {
     return mezzo_scale(p->g, mezzo_add(p->g, yes, no), -1);
 }
 
-// Returns the same loss of sigmoid(x): log(1 + eˣ) - t·x.
+// Returns the binary loss of sigmoid(x): log(1 + eˣ) - t·x.
 static mezzo_value binary_of_logits(const parts *p) {
     return mezzo_sub(p->g, mezzo_softplus(p->g, p->x), mezzo_mul(p->g, p->t, p->x));
 }
@@ -53,7 +54,7 @@ typedef enum labels_kind { NO_LABELS, NUMBERS, CLASSES } labels_kind;
 static const struct {
     const char *name;
     labels_kind labels;
-    mezzo_value (*element)(const parts *p); // NUMBERS
+    mezzo_value (*element)(const parts *p); // for NUMBERS
     bool log, predicts;                     // CLASSES: x is log-probabilities; NUMBERS: x estimates t
 } kinds[] = {{"value", NO_LABELS, NULL, false, false}, {"cross_entropy", CLASSES, NULL, false, false},
              {"nll", CLASSES, NULL, true, false},      {"mse", NUMBERS, squared, false, true},
@@ -157,7 +158,7 @@ mezzo_status mz_graph_loss_read(const char *text, mz_graph_loss *out) {
 }
 
 // --- shapes --------------------------------------------------------------------------------------------------------
-// Classes are along the last axis; of images, [B, classes, H, W] as in torch, along the second.
+// Returns the axis of classes: the last one; for images, [B, classes, H, W] as in PyTorch, the second.
 static int class_axis(const mz_graph_term *term) {
     return term->axis >= 0 ? term->axis : term->shape.rank >= 4 ? 1 : term->shape.rank - 1;
 }
@@ -200,7 +201,7 @@ int64_t mz_graph_term_values(const mz_graph_term *term) {
     return kinds[term->kind].predicts ? count_of(&term->shape) / 2 : 0;
 }
 
-// Returns where an exporter made one dimension of two, [B·T, classes], labels have both.
+// Finds the shape of labels. Where an exporter joined two dimensions, [B·T, classes], labels have both.
 int mz_graph_term_labels(const mz_graph_term *term, int64_t batch, int64_t dim[MZ_INPUT_RANK]) {
     const mz_graph_shape *s = &term->shape;
     int rank = 0;
@@ -256,7 +257,7 @@ static mezzo_value of_numbers(const parts *p, const mz_graph_term *term, int64_t
     return weighted_mean(p->g, mezzo_mean(p->g, each, 1), p->w);
 }
 
-// Returns numbers that are known now, FP32 [n].
+// Makes a constant of numbers that are known now, FP32 [n].
 static mezzo_value known(mezzo_graph *g, const float *numbers, int64_t n) {
     enum { AT_ONCE = 12 };
     mezzo_value part[AT_ONCE];
@@ -281,7 +282,7 @@ static mezzo_value of_classes(const parts *p, const mz_graph_term *term, bool lo
     const mezzo_value place = mezzo_reshape(g, p->t, 2, (int64_t[]){rows, 1}); // -1 reads the last class, with weight 0
     mezzo_value picked = mezzo_reshape(g, mezzo_gather(g, x, 1, place, true), 1, &rows);
     mezzo_value weight = number(g, 1);
-    if (p->w.id >= 0) { // of each row of the batch, for all of its targets
+    if (p->w.id >= 0) { // one weight for each row of the batch, for all of its targets
         weight = mezzo_expand(g, mezzo_reshape(g, p->w, 2, (int64_t[]){batch, 1}), 2, (int64_t[]){batch, rows / batch});
         weight = mezzo_reshape(g, weight, 1, &rows);
     }
@@ -291,7 +292,7 @@ static mezzo_value of_classes(const parts *p, const mz_graph_term *term, bool lo
     return mezzo_scale(g, weighted_mean(g, picked, weight), -1);
 }
 
-// Brings x to [N, classes] and t to [N].
+// Views x as [N, classes] and t as [N].
 static mezzo_status build_classes(parts p, const mz_graph_term *term, const mz_form *form, bool outputs,
                                   mezzo_value *loss) {
     const int rank = mezzo_value_rank(p.g, p.x), axis = class_axis(term);

@@ -1,8 +1,8 @@
 // Builds kl_vae, the autoencoder of latent diffusion (Rombach et al., "High-Resolution Image Synthesis with Latent
 // Diffusion Models", 2022) with RadioDiff's sizes by name. An image [B, S, S, C] becomes a normal distribution over a
-// latent [B, s, s, Z], s = S/2^(levels - 1), and a draw from it an image again. Trained on |x - y| + (x - y)² and the
-// divergence from N(0, 1); the perceptual and adversarial terms of the original are left out. Parameters have the names
-// of diffusers' AutoencoderKL.
+// latent [B, s, s, Z], s = S/2^(levels - 1), and a draw from it becomes an image again. The loss is |x - y| + (x - y)²
+// and the divergence from N(0, 1), without the perceptual and adversarial terms of the original. Parameters have the
+// names of diffusers' AutoencoderKL.
 #include "base/base.h"
 #include "models/image_sizes.h"
 #include "models/model.h"
@@ -12,7 +12,7 @@ typedef struct vae {
     mezzo_graph *g;
     const mezzo_model_config *config;
     mz_image_norm norm;
-    int levels, widths[MZ_IMAGE_LEVELS]; // channels of each level
+    int levels, widths[MZ_IMAGE_LEVELS]; // widths: channels of each level
 } vae;
 
 static vae vae_of(mezzo_graph *g, const mezzo_model_config *config) {
@@ -57,7 +57,7 @@ static mezzo_value last(const vae *v, mezzo_value x, int64_t n) {
     return mz_layer_conv(v->g, "conv_out", x, n, 3, 1);
 }
 
-// x [B, S, S, C] → [B, s, s, 2·Z]: means, then logarithms of variances.
+// Builds the encoder: x [B, S, S, C] → [B, s, s, 2·Z], means, then logarithms of variances.
 static mezzo_value encode(const vae *v, mezzo_value x) {
     mezzo_module_begin(v->g, "encoder");
     x = mz_layer_conv(v->g, "conv_in", x, v->widths[0], 3, 1);
@@ -73,7 +73,7 @@ static mezzo_value encode(const vae *v, mezzo_value x) {
     return mz_layer_conv(v->g, "quant_conv", x, 2 * v->config->latent_channels, 1, 1);
 }
 
-// z [B, s, s, Z] → [B, S, S, C].
+// Builds the decoder: z [B, s, s, Z] → [B, S, S, C].
 static mezzo_value decode(const vae *v, mezzo_value z) {
     mezzo_value x = mz_layer_conv(v->g, "post_quant_conv", z, v->config->latent_channels, 1, 1);
     mezzo_module_begin(v->g, "decoder");
@@ -91,11 +91,11 @@ static mezzo_value decode(const vae *v, mezzo_value z) {
     return x;
 }
 
-// 0.5·(mean² + variance - 1 - log variance), the divergence of N(mean, variance) from N(0, 1).
+// Returns 0.5·(mean² + variance - 1 - log variance), the divergence of N(mean, variance) from N(0, 1).
 static mezzo_value divergence(mezzo_graph *g, mezzo_value mean, mezzo_value log_variance) {
     mezzo_value sum = mezzo_sub(g, mezzo_exp(g, log_variance), log_variance);
     sum = mezzo_add(g, mezzo_mul(g, mean, mean), sum);
-    return mezzo_scale(g, sum, 0.5F); // and - 0.5, which has no gradient: taken off the mean
+    return mezzo_scale(g, sum, 0.5F); // the term -0.5, which has no gradient, is subtracted from the mean
 }
 
 static mezzo_value loss_of(const vae *v, mezzo_value image, mezzo_value y, mezzo_value mean, mezzo_value log_variance,

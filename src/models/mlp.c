@@ -18,7 +18,7 @@ static mezzo_status check(const mezzo_model_config *config) {
     return MEZZO_OK;
 }
 
-// Follows He et al. (2015): N(0, 2/inputs) keeps the variance through a ReLU.
+// Returns the initial values of He et al. (2015): N(0, 2/inputs) keeps the variance through a ReLU.
 static mezzo_init hidden_init(int64_t inputs) {
     return (mezzo_init){.kind = MEZZO_INIT_NORMAL, .a = sqrtf(2.0F / (float)inputs)};
 }

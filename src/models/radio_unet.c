@@ -1,9 +1,9 @@
 // Builds radio_unet, a conditional diffusion U-Net (Ho et al. 2020; Nichol and Dhariwal 2021) that predicts a radio map
 // from buildings and a transmitter, with RadioDiff's sizes by name (Wang et al., "RadioDiff: An Effective Generative
-// Diffusion Model for Sampling-Free Dynamic Radio Map Construction", 2024). Different from there: a small convolutional
-// encoder reads the condition, where RadioDiff has a Swin-B; its features are added at each level, or attended to from
-// model.attention_from on; one decoder has both heads; no Fourier filter; times are embedded by sines of fixed
-// frequencies; convolutions have their weights as they are.
+// Diffusion Model for Sampling-Free Dynamic Radio Map Construction", 2024). It differs from RadioDiff: a small
+// convolutional encoder reads the condition instead of a Swin-B; its features are added at each level, or attended to
+// from model.attention_from on; one decoder has both heads; there is no Fourier filter; sines of fixed frequencies
+// embed times; convolutions use their weights directly.
 #include "base/base.h"
 #include "models/image_sizes.h"
 #include "models/model.h"
@@ -19,8 +19,8 @@ typedef struct unet {
     mz_image_norm norm;
     int levels, widths[MZ_IMAGE_LEVELS];
     mezzo_value time;                        // [B, 4·C]
-    mezzo_value features[MZ_IMAGE_LEVELS];   // the condition's, of each level
-    mezzo_value skips[MZ_IMAGE_LEVELS * 66]; // what the way up reads again
+    mezzo_value features[MZ_IMAGE_LEVELS];   // the condition's features at each level
+    mezzo_value skips[MZ_IMAGE_LEVELS * 66]; // values that the decoder reads again
     int n_skips;
 } unet;
 
@@ -35,7 +35,7 @@ static void begin(const unet *u, const char *what, int64_t i) {
 }
 
 // --- time and condition --------------------------------------------------------------------------------------------
-// t in [0, 1], as a step of a thousand; with the SiLU that every block begins with.
+// Embeds t in [0, 1], as a step of a thousand, and applies the SiLU with which every block begins.
 static mezzo_value embed_time(const unet *u, mezzo_value times) {
     const int64_t width = u->config->d_model;
     mezzo_module_begin(u->g, "time_embedding");
@@ -54,7 +54,7 @@ static mezzo_value halve(const unet *u, mezzo_value x, int64_t i, int64_t width)
     return x;
 }
 
-// condition [B, S', S', D], halved to S and then level by level.
+// Encodes the condition [B, S', S', D], halved to S and then level by level.
 static void encode_condition(unet *u, mezzo_value x) {
     int64_t side = mezzo_value_dim(u->g, x, 1), n = 0;
     mezzo_module_begin(u->g, "condition");
@@ -73,7 +73,7 @@ static void encode_condition(unet *u, mezzo_value x) {
     mezzo_module_end(u->g);
 }
 
-// Applies a level's condition to x, once on the way down and once on the way up.
+// Applies a level's condition to x, once in the encoder and once in the decoder.
 static mezzo_value condition(const unet *u, mezzo_value x, int level) {
     mezzo_value seen = u->features[level];
     if (level >= u->config->attention_from)
@@ -81,7 +81,7 @@ static mezzo_value condition(const unet *u, mezzo_value x, int level) {
     return mezzo_add(u->g, x, mz_layer_conv(u->g, "condition", seen, mezzo_value_dim(u->g, x, -1), 1, 1));
 }
 
-// --- down, middle, up ----------------------------------------------------------------------------------------------
+// --- encoder, middle, decoder ---------------------------------------------------------------------------------------
 static void keep(unet *u, mezzo_value x) {
     u->skips[u->n_skips++] = x;
 }

@@ -96,7 +96,7 @@ mezzo_model_purpose mz_model_purpose(const mz_model *model) {
 
 mezzo_status mezzo_model_check(const mezzo_model_config *config) {
     MZ_REQUIRE(config);
-    // The upper bounds keep every product of sizes inside 64 bits, and ids inside 32.
+    // The upper bounds keep every product of sizes within 64 bits, and ids within 32.
     const struct {
         const char *key;
         int64_t value, least, most;
@@ -111,7 +111,7 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
     const mz_maker *model = find_maker(config->name);
     if (model == NULL) {
         mezzo_model_config unused;
-        MEZZO_TRY(mezzo_model_defaults(config->name, &unused)); // names the nearest
+        MEZZO_TRY(mezzo_model_defaults(config->name, &unused)); // its error names the nearest one
         return mz_fail(MEZZO_ERR_INVALID, "model.name is the named size \"%s\"; its family is \"%s\"", config->name,
                        unused.name);
     }
@@ -267,7 +267,7 @@ static mezzo_status find_text(mz_fact_find find, void *user, const char *key, ch
     return MEZZO_OK;
 }
 
-// Keys that the family does not take, which older checkpoints have, are skipped.
+// Reads keys; it skips keys in older checkpoints that the family does not take.
 static mezzo_status read_keys(const char *name, mz_fact_find find, void *user, mz_model *out) {
     mezzo_model_config c;
     MEZZO_TRY(mezzo_model_defaults(name, &c));
@@ -295,10 +295,10 @@ mezzo_status mz_model_read(mz_fact_find find, void *user, const char *folder, mz
                                                 : read_keys(name, find, user, out);
 }
 
-// Theirs beside ours, of which a comparison looks at one entry after the other.
+// Holds their description and ours during a comparison of one entry after another.
 typedef struct comparison {
     const mz_model *theirs;
-    const mz_fact *ours; // the entry that is looked for in theirs
+    const mz_fact *ours; // the entry to find in theirs
     const char *where, *other;
 } comparison;
 

@@ -25,7 +25,7 @@ static mezzo_status check(const mezzo_model_config *config) {
     return MEZZO_OK;
 }
 
-// torch.nn.Linear's start: uniform in ±1/√(inputs).
+// Returns torch.nn.Linear's initial values: uniform in ±1/√(inputs).
 static mezzo_init linear_init(int inputs) {
     return (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 1.0F / sqrtf((float)inputs)};
 }

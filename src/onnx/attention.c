@@ -6,7 +6,7 @@
 #include "onnx/convert.h"
 
 // --- masks ---------------------------------------------------------------------------------------------------------
-// Says what a known mask lets a query see.
+// Says which keys a known mask lets a query see.
 typedef enum sight { SEES_ALL, SEES_PAST, SEES_OTHER } sight;
 
 static bool is_seen(const mz_onnx_value *mask, double number, bool *odd) {
@@ -16,13 +16,13 @@ static bool is_seen(const mz_onnx_value *mask, double number, bool *odd) {
     return number == 0;
 }
 
-// *window: how many positions each sees at most, its own included; 0: all.
+// Finds what the mask shows. *window: how many positions each query sees at most, its own included; 0: all.
 static sight what_is_seen(const mz_onnx_value *mask, int64_t queries, int64_t keys, int64_t *window) {
     const int64_t rows = mask->rank > 1 ? mask->dim[mask->rank - 2] : 1,
                   columns = mask->rank > 0 ? mask->dim[mask->rank - 1] : 1,
                   all = mz_onnx_elements(mask->rank, mask->dim), pages = rows * columns > 0 ? all / rows / columns : 0;
     bool odd = false, full = true, past = true;
-    int64_t last = 0; // seen by the last query
+    int64_t last = 0; // the last key that the last query sees
     *window = 0;
     if (pages < 1 || (rows != 1 && rows != queries) || (columns != 1 && columns != keys))
         return SEES_OTHER;
@@ -45,7 +45,7 @@ static sight what_is_seen(const mz_onnx_value *mask, int64_t queries, int64_t ke
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------
-// A value [B, H, T, D] as [B, T, H·D].
+// Views a value [B, H, T, D] as [B, T, H·D].
 static mezzo_status rows_of_heads(mz_onnx_call *call, mz_onnx_value *x, const int *perm, mezzo_value *out) {
     MEZZO_TRY(mz_onnx_ordered(call, x, 4, perm, out));
     const mezzo_graph *g = call->build->g;
@@ -55,8 +55,8 @@ static mezzo_status rows_of_heads(mz_onnx_call *call, mz_onnx_value *x, const in
     return mezzo_graph_status(g);
 }
 
-// Returns the value of which q, k and v are the three parts, one after the other along its last dimension; NONE: they
-// are of no such value.
+// Returns the value of which q, k and v are the three parts, one after another along its last dimension; NONE: there is
+// no such value.
 static mezzo_value packed(const mz_onnx_call *call, const mz_onnx_value *query, mezzo_value q, mezzo_value k,
                           mezzo_value v) {
     const mezzo_onnx *onnx = call->build->onnx;
@@ -80,8 +80,8 @@ static mezzo_value packed(const mz_onnx_call *call, const mz_onnx_value *query, 
     return last ? whole->base : MEZZO_NONE;
 }
 
-// Returns the mask as numbers to add to scores, [1 or B, 1 or H, 1 or Tq, Tk]. *blind: rows in which every key is
-// hidden by -∞, [… 1], where a guard against them follows; their scores are finite then.
+// Returns the mask as numbers to add to scores, [1 or B, 1 or H, 1 or Tq, Tk]. *blind: rows in which -∞ hides every
+// key, [… 1], where a later node guards against them; their scores then are finite.
 static mezzo_status additive(mz_onnx_call *call, const mz_onnx_attention *a, int64_t keys, mezzo_value *out,
                              mezzo_value *blind) {
     mezzo_graph *g = call->build->g;
@@ -105,7 +105,7 @@ static mezzo_status additive(mz_onnx_call *call, const mz_onnx_attention *a, int
     return mezzo_graph_status(g);
 }
 
-// Appends zeros to the width of [B, T, H·D]: they change no score, and a value's are cut off the result.
+// Appends zeros to the width of [B, T, H·D]: they change no score, and a value's zeros are sliced off the result.
 static mezzo_value widen_heads(mezzo_graph *g, mezzo_value x, int64_t heads, int64_t width, int64_t to) {
     const int64_t b = mezzo_value_dim(g, x, 0), t = mezzo_value_dim(g, x, 1);
     if (width == to)
@@ -115,7 +115,8 @@ static mezzo_value widen_heads(mezzo_graph *g, mezzo_value x, int64_t heads, int
     return mz_onnx_shaped(g, x, 3, (int64_t[]){b, t, heads * to});
 }
 
-// known: the mask is of known numbers, and what it lets a query see is `causal` and `window`.
+// Makes the fused op. known: the mask consists of known numbers, and `causal` and `window` say what it lets a query
+// see.
 static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool known, bool causal, int64_t window) {
     static const int heads_third[] = {0, 2, 1, 3}, turned[] = {0, 2, 3, 1};
     mezzo_graph *g = call->build->g;
@@ -127,7 +128,7 @@ static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool k
     MEZZO_TRY(rows_of_heads(call, a->v, heads_third, &v));
     if (!known)
         MEZZO_TRY(additive(call, a, a->k->dim[a->k_turned ? 3 : 2], &mask, &blind));
-    if (!(a->scale > 0)) // a form's 0 is 1/√D
+    if (!(a->scale > 0)) // 0 in a form means 1/√D
         q = mezzo_scale(g, q, (float)a->scale);
     const mezzo_attention_form form = {.heads = (int)heads,
                                        .kv_heads = (int)kv,
@@ -147,7 +148,7 @@ static mezzo_status fused(mz_onnx_call *call, const mz_onnx_attention *a, bool k
                           : mezzo_attention_of(g, q, k, v, &form);
     v = mz_onnx_shaped(g, v, 4, (int64_t[]){b, queries, heads, width});
     v = dv < width ? mezzo_slice(g, v, 3, 0, dv) : v;
-    if (blind.id >= 0) // [… H, Tq, 1] beside [B, Tq, H, D]
+    if (blind.id >= 0) // [… H, Tq, 1] is aligned with [B, Tq, H, D]
         v = mezzo_where(g, mezzo_permute(g, blind, heads_third), mz_onnx_scalar(call, 0), v);
     return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
 }
@@ -159,12 +160,12 @@ mezzo_status mz_onnx_attend(mz_onnx_call *call, const mz_onnx_attention *a, bool
     if (a->mask)
         seen = a->mask->kind == MZ_ONNX_HOST ? what_is_seen(a->mask, queries, keys, &window) : SEES_OTHER;
     *done = true;
-    if (a->causal && seen == SEES_PAST) // both
+    if (a->causal && seen == SEES_PAST) // both the attribute and the mask are causal
         seen = window == 0 ? SEES_ALL : SEES_OTHER;
     return fused(call, a, seen != SEES_OTHER, a->causal || seen == SEES_PAST, seen == SEES_OTHER ? 0 : window);
 }
 
-// [B, T, H·D] as a value [B, H, T, D]; four dimensions stay.
+// Gets [B, T, H·D] as a value [B, H, T, D]; a value of four dimensions stays.
 static mezzo_status split_heads(mz_onnx_call *call, int in, int64_t heads, mz_onnx_value *out) {
     mz_onnx_value *x = call->in[in];
     *out = *x;
@@ -226,7 +227,8 @@ mezzo_status mz_onnx_attention_node(mz_onnx_call *call, int which) {
 }
 
 // --- rotary embeddings ---------------------------------------------------------------------------------------------
-// The theta of tables [… T, D] of cosines and sines, position · theta^(-2i/D), twice side by side; 0: there is none.
+// Finds theta of tables [… T, D] of cosines and sines, position · theta^(-2i/D), repeated in both halves; 0: there is
+// none.
 static double find_theta(const mz_onnx_value *c, const mz_onnx_value *s, int64_t rows, int64_t width) {
     const int64_t half = width / 2, n = mz_onnx_elements(c->rank, c->dim);
     if (rows < 2 || half < 1 || width % 2 || n % (rows * width) || mz_onnx_elements(s->rank, s->dim) != n)
@@ -242,7 +244,7 @@ static double find_theta(const mz_onnx_value *c, const mz_onnx_value *s, int64_t
         return 0;
     for (int64_t i = 0; i < n; i++) {
         const double t = (double)(i / width % rows), angle = t * pow(theta, -2.0 * (double)(i % half) / (double)width);
-        const double slack = 2e-6 + t * 2.4e-7; // FP32's of the angle
+        const double slack = 2e-6 + t * 2.4e-7; // FP32's error of the angle
         if (fabs(c->numbers[i] - cos(angle)) > slack || fabs(s->numbers[i] - sin(angle)) > slack)
             return 0;
     }
@@ -270,7 +272,7 @@ mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_va
     return mz_onnx_give_as(call, 0, false, 4, v, heads_third);
 }
 
-// RotaryEmbedding: a table's rows by position, or rows for each position; halves or neighbours are turned.
+// Builds RotaryEmbedding: a table's rows by position, or rows for each position; pairs are halves or neighbours.
 mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;

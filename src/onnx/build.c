@@ -18,7 +18,7 @@ static int port_of(const MzPb__ValueInfo *info, mezzo_onnx_port *port) {
     return type->elem_type;
 }
 
-// Inputs that have an initializer are defaults of files for inference: weights.
+// Returns the index-th input. An input that has an initializer is a weight; files for inference list it as a default.
 static const MzPb__ValueInfo *input_at(const mezzo_onnx *onnx, int index) {
     const MzPb__Graph *graph = onnx->model->graph;
     for (size_t i = 0; i < graph->n_input; i++) {
@@ -137,7 +137,7 @@ static mezzo_status convert(mz_onnx_build *build, size_t i) {
                          .n_out = (int)node->n_output};
     bool done = false;
     if (strcmp(node->op_type, "Constant") == 0 && mz_onnx_find(build->onnx, node->output[0])->kind != MZ_ONNX_ABSENT)
-        return MEZZO_OK; // a weight, or a table that is known already
+        return MEZZO_OK; // it is a weight, or a table that is known already
     MEZZO_TRY(set_up(&call, build->matches[i] != NULL));
     mz_onnx_module(build, node->name && strpbrk(node->name, "*?") == NULL ? node->name : NULL);
     MEZZO_TRY(mz_onnx_recognize(&call, (int)i, &done));
@@ -163,7 +163,7 @@ static mezzo_status convert_all(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
-// After the draft: what is read on the way to an output. Known numbers need nothing more.
+// Marks, after the draft, the values on the way to an output. Known numbers need none.
 static void find_needed(mz_onnx_build *build) {
     const MzPb__Graph *graph = build->onnx->model->graph;
     for (size_t i = 0; i < graph->n_output; i++)
@@ -208,7 +208,7 @@ static mezzo_status draft(mz_onnx_build *build, int n, const mezzo_onnx_dim *dim
     return status;
 }
 
-static mezzo_status write_ties(mz_onnx_build *build) { // tied ones are written too
+static mezzo_status write_ties(mz_onnx_build *build) { // writes tied ones, too
     const mezzo_onnx *onnx = build->onnx;
     for (size_t i = 0; i < onnx->n_values; i++) {
         const mz_onnx_value *value = &onnx->values[i];
@@ -239,7 +239,7 @@ static mezzo_status give_outputs(mz_onnx_build *build, mezzo_value *values) {
     return MEZZO_OK;
 }
 
-// All of them as one output, which programs that do not train leave out.
+// Makes all statistics one output, which programs that do not train leave out.
 static mezzo_status give_statistics(const mezzo_onnx *onnx, mezzo_graph *g) {
     mezzo_value parts[16], all = MEZZO_NONE;
     for (size_t i = 0; i < onnx->n_statistics;) {

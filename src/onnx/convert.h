@@ -85,7 +85,8 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd);
 // layers.c
 mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_gemm(mz_onnx_call *call, int which);
-mezzo_status mz_onnx_linear(mz_onnx_call *call, mz_onnx_value *x, mz_onnx_value *w, mezzo_value bias); // x·w + bias
+mezzo_status mz_onnx_linear(mz_onnx_call *call, mz_onnx_value *x, mz_onnx_value *w,
+                            mezzo_value bias); // makes x·w + bias
 mezzo_status mz_onnx_einsum(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms);
 mezzo_status mz_onnx_softmax(mz_onnx_call *call, int logarithm);
@@ -93,7 +94,13 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_argmax(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_cumsum(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_cross_entropy(mz_onnx_call *call, int which);
-enum { MZ_ONNX_L1 = 16, MZ_ONNX_L2, MZ_ONNX_SUM_SQUARE, MZ_ONNX_LOG_SUM, MZ_ONNX_LOG_SUM_EXP }; // past mezzo_reduction
+enum {
+    MZ_ONNX_L1 = 16,
+    MZ_ONNX_L2,
+    MZ_ONNX_SUM_SQUARE,
+    MZ_ONNX_LOG_SUM,
+    MZ_ONNX_LOG_SUM_EXP
+}; // these follow the values of mezzo_reduction
 
 // images.c
 mezzo_status mz_onnx_conv(mz_onnx_call *call, int which);
@@ -107,26 +114,27 @@ mezzo_status mz_onnx_group_norm(mz_onnx_call *call, int instance);
 // attention.c
 typedef struct mz_onnx_attention {
     mz_onnx_value *q, *k, *v; // [B, H, T, D], [B, Hkv, S, D], [B, Hkv, S, E]
-    bool k_turned;            // k is [B, Hkv, D, S]
+    bool k_turned;            // k is transposed: [B, Hkv, D, S]
     double scale, cap;        // cap 0: none
-    mz_onnx_value *mask;      // NULL: none; truth: what is seen; else added to the scores; to [B, H, T, S]
+    mz_onnx_value *mask;      // NULL: none; a truth value says what is seen, a number is added to the scores; it
+                              // broadcasts to [B, H, T, S]
     bool causal;
-    bool guarded; // a query that sees nothing gets zeros
+    bool guarded; // a query that sees no key gets zeros
 } mz_onnx_attention;
-// Output 0, [B, H, T, E]. *done false: a form that Mezzo has no op for, and nothing was made.
+// Makes output 0, [B, H, T, E]. *done false: Mezzo has no op for this form, and nothing was made.
 mezzo_status mz_onnx_attend(mz_onnx_call *call, const mz_onnx_attention *a, bool *done);
 mezzo_status mz_onnx_attention_node(mz_onnx_call *call, int which);
 mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which);
-// x [B, H, T, D] turned by known tables of angles. *done false: the tables are of no theta.
+// Rotates x [B, H, T, D] by known tables of angles. *done false: no theta gives these tables.
 mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_value *cosines,
                           const mz_onnx_value *sines, bool *done);
 
-// Returns an axis counted from the front; -1 where the value has none of that number.
+// Returns an axis counted from the front; -1 where the value does not have it.
 int mz_onnx_axis(int64_t axis, int rank);
 mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis);
-// Output 0 is input 0 in another shape of as many elements.
+// Makes output 0 of input 0, in another shape with as many elements.
 mezzo_status mz_onnx_give_shape(mz_onnx_call *call, int rank, const int64_t *dim);
-// Every step-th of `count` elements from `begin` on along an axis of a value of the graph.
+// Takes every step-th of `count` elements from `begin` on along an axis of a value of the graph.
 mezzo_value mz_onnx_strided(mezzo_graph *g, mezzo_value v, int axis, int64_t begin, int64_t count, int64_t step);
 
 #endif

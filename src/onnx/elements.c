@@ -1,11 +1,11 @@
-// Builds the ONNX ops that work element by element: on known numbers here, else by Mezzo's own, in the order in which
-// the largest operand is stored.
+// Builds the ONNX ops that work element by element: on known numbers here, else by Mezzo's own ops, in the order in
+// which the largest operand is stored.
 #include <math.h>
 
 #include "onnx/convert.h"
 
 // --- known numbers -------------------------------------------------------------------------------------------------
-// Broadcasts two shapes by NumPy's rules. False: they do not fit.
+// Broadcasts two shapes by NumPy's rules. Returns false where they do not fit.
 static bool broadcast(int rank_a, const int64_t *a, int rank_b, const int64_t *b, int *rank, int64_t *out) {
     int64_t made[MEZZO_MAX_RANK];
     *rank = rank_a > rank_b ? rank_a : rank_b;
@@ -28,7 +28,7 @@ static mezzo_status common_shape(mz_onnx_call *call, int *rank, int64_t *dim) {
     return MEZZO_OK;
 }
 
-// The element of `value` that stands at element `index` of a shape that it was brought to.
+// Returns the element of `value` at element `index` of a shape to which it was broadcast.
 int64_t mz_onnx_repeated(const mz_onnx_value *value, int rank, const int64_t *dim, int64_t index) {
     int64_t place = 0, step = 1;
     for (int i = rank - 1; i >= 0; i--) {
@@ -69,7 +69,7 @@ static mezzo_status fold(mz_onnx_call *call, bool integer) {
 }
 
 // --- operands ------------------------------------------------------------------------------------------------------
-// All inputs in one order, *perm's, in which the first of the result's size is stored.
+// Gets all inputs in one order, *perm's, in which the first input of the result's size is stored.
 static mezzo_status operands(mz_onnx_call *call, int *rank, int *perm, mezzo_value *v) {
     int64_t dim[MEZZO_MAX_RANK];
     MEZZO_TRY(common_shape(call, rank, dim));
@@ -89,7 +89,7 @@ static mezzo_status operands(mz_onnx_call *call, int *rank, int *perm, mezzo_val
     return MEZZO_OK;
 }
 
-// Input 0 as it is stored, and what its element-wise function gives.
+// Gets input 0 as it is stored, to which an element-wise function applies.
 static mezzo_status stored(mz_onnx_call *call, mezzo_value *v) {
     MEZZO_TRY(mz_onnx_ordered(call, call->in[0], call->in[0]->rank,
                               call->in[0]->kind == MZ_ONNX_HOST ? (const int[]){0, 1, 2, 3, 4, 5} : call->in[0]->perm,
@@ -146,7 +146,7 @@ mezzo_status mz_onnx_unary(mz_onnx_call *call, int which) {
     return give_stored(call, call->op->make1(call->build->g, v));
 }
 
-// clamp(slope · x + offset) between 0 and 1, HardSwish: times x.
+// Makes clamp(slope · x + offset) between 0 and 1; HardSwish multiplies it by x.
 static mezzo_value hard(mz_onnx_call *call, mezzo_value x, double slope, double offset) {
     mezzo_graph *g = call->build->g;
     return mezzo_clamp(g, mezzo_add(g, mezzo_scale(g, x, (float)slope), mz_onnx_scalar(call, offset)), 0, 1);
@@ -169,7 +169,7 @@ mezzo_status mz_onnx_activation(mz_onnx_call *call, int which) {
     case MZ_ONNX_SELU:
         y = mezzo_scale(g, mezzo_elu(g, x, (float)mz_onnx_float_or(node, "alpha", 1.6732632423543772)), (float)gamma);
         break;
-    case MZ_ONNX_CELU: // max(0, x) + min(0, alpha · (exp(x / alpha) - 1))
+    case MZ_ONNX_CELU: // computes max(0, x) + min(0, alpha · (exp(x / alpha) - 1))
         y = mezzo_scale(g, mezzo_elu(g, mezzo_scale(g, x, (float)(1 / alpha)), 1), (float)alpha);
         break;
     case MZ_ONNX_THRESHOLDED_RELU:
@@ -210,7 +210,7 @@ mezzo_status mz_onnx_clip(mz_onnx_call *call, int which) {
     return give_stored(call, mezzo_clamp(call->build->g, x, (float)low, (float)high));
 }
 
-mezzo_status mz_onnx_prelu(mz_onnx_call *call, int which) { // max(0, x) - slope · max(0, -x)
+mezzo_status mz_onnx_prelu(mz_onnx_call *call, int which) { // computes max(0, x) - slope · max(0, -x)
     (void)which;
     mezzo_graph *g = call->build->g;
     int rank, perm[MEZZO_MAX_RANK];
@@ -225,7 +225,7 @@ mezzo_status mz_onnx_same(mz_onnx_call *call, int which) {
     return mz_onnx_give_same(call, call->in[0]);
 }
 
-// Dropout drops in files that were exported for training, and there in programs that train.
+// Builds Dropout, which drops elements in files that were exported for training, and there in programs that train.
 mezzo_status mz_onnx_dropout(mz_onnx_call *call, int which) {
     (void)which;
     double training = 0, ratio = 0.5;
@@ -240,7 +240,8 @@ mezzo_status mz_onnx_dropout(mz_onnx_call *call, int which) {
     return give_stored(call, mezzo_dropout(call->build->g, x, (float)ratio));
 }
 
-mezzo_status mz_onnx_truth(mz_onnx_call *call, int which) { // Not, IsNaN: stand for the opposite of what is stored
+mezzo_status mz_onnx_truth(mz_onnx_call *call, int which) { // Not, IsNaN: the result means the opposite of what is
+                                                            // stored
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     if (x->kind == MZ_ONNX_HOST) {
@@ -277,7 +278,7 @@ double mz_onnx_h_mul(double a, double b) {
 double mz_onnx_h_div(double a, double b) {
     return a / b;
 }
-double mz_onnx_h_mod(double a, double b) { // the divisor's sign
+double mz_onnx_h_mod(double a, double b) { // the result has the divisor's sign
     const double r = fmod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
@@ -316,7 +317,7 @@ mezzo_value mz_onnx_mod(mezzo_graph *g, mezzo_value a, mezzo_value b) {
     return mezzo_sub(g, a, mezzo_mul(g, b, mezzo_floor(g, mezzo_div(g, a, b))));
 }
 
-// x OP a known number, where that is one op of its own.
+// Makes x OP a known number, where Mezzo has one op for that.
 static bool by_number(mz_onnx_call *call, mezzo_value *out, int *other, mezzo_status *status) {
     mezzo_graph *g = call->build->g;
     mezzo_value (*const make)(mezzo_graph *, mezzo_value, mezzo_value) = call->op->make2;
@@ -358,9 +359,9 @@ mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
     y = v[0];
     for (int k = 1; k < call->n_in; k++)
         y = call->op->make2(g, y, v[k]);
-    if (call->op->make2 == mezzo_div && integer) // towards 0
+    if (call->op->make2 == mezzo_div && integer) // integers round towards 0
         y = mezzo_mul(g, mezzo_sign(g, y), mezzo_floor(g, mezzo_abs(g, y)));
-    if (mezzo_value_rank(g, y) < rank) { // operands of one element each
+    if (mezzo_value_rank(g, y) < rank) { // all operands have one element
         int64_t ones[MEZZO_MAX_RANK] = {1, 1, 1, 1, 1, 1};
         y = mz_onnx_shaped(g, y, rank, ones);
     }
@@ -369,7 +370,7 @@ mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_mean(mz_onnx_call *call, int which) { // of several values
+mezzo_status mz_onnx_mean(mz_onnx_call *call, int which) { // the mean of several values
     const mz_onnx_op sum = {.name = "Mean", .make2 = mezzo_add, .host2 = mz_onnx_h_add};
     call->op = &sum;
     MEZZO_TRY(mz_onnx_binary(call, which));
@@ -408,7 +409,7 @@ mezzo_status mz_onnx_where(mz_onnx_call *call, int which) {
     const mezzo_status status = operands(call, &rank, perm, v);
     condition->negated = negated;
     MEZZO_TRY(status);
-    v[0] = mezzo_not_equal(g, v[0], mz_onnx_scalar(call, 0)); // as integers
+    v[0] = mezzo_not_equal(g, v[0], mz_onnx_scalar(call, 0)); // as integers, 1 or 0
     MEZZO_TRY(
         mz_onnx_give_as(call, 0, integer, rank, mezzo_where(g, v[0], v[negated ? 2 : 1], v[negated ? 1 : 2]), perm));
     call->out[0]->floats = integer;
@@ -437,7 +438,7 @@ mezzo_status mz_onnx_cast(mz_onnx_call *call, int like) {
     MEZZO_TRY(stored(call, &v));
     if (to == MZ_ONNX_BOOL)
         v = mezzo_not_equal(g, v, mz_onnx_scalar(call, 0));
-    else if (integer) // towards 0
+    else if (integer) // integers round towards 0
         v = mezzo_mul(g, mezzo_sign(g, v), mezzo_floor(g, mezzo_abs(g, v)));
     MEZZO_TRY(give_stored(call, v));
     call->out[0]->integer = integer;

@@ -7,7 +7,7 @@
 #include "onnx/idioms.h"
 #include "onnx/onnx.h"
 
-// `user` is a bool: memory ran out.
+// Allocates for protobuf-c; `user` is a bool that says that memory ran out.
 static void *take(void *user, size_t size) {
     void *p = mz_alloc(1, size ? size : 1);
     if (p == NULL)
@@ -38,7 +38,7 @@ static uint64_t hash_of(const char *name) { // FNV-1a
     return h;
 }
 
-// The slot of a name, or the empty one where it belongs.
+// Returns the slot of a name, or the empty one where it belongs.
 static uint32_t *slot_of(const mezzo_onnx *onnx, const char *name) {
     size_t i = (size_t)(hash_of(name) % onnx->n_slots);
     while (onnx->slots[i] != 0 && strcmp(onnx->values[onnx->slots[i] - 1].name, name) != 0)
@@ -75,7 +75,7 @@ static mezzo_status index_names(mezzo_onnx *onnx) {
     if (!onnx->values || !onnx->slots || !onnx->recognized)
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < graph->n_initializer; i++)
-        add(onnx, graph->initializer[i]->name); // value i
+        add(onnx, graph->initializer[i]->name); // it becomes value i
     if (onnx->n_values != graph->n_initializer)
         return mz_fail(MEZZO_ERR_FORMAT, "two initializers have one name");
     for (size_t i = 0; i < graph->n_input; i++)
@@ -129,7 +129,7 @@ static size_t stored(const MzPb__Tensor *tensor) {
     }
 }
 
-static bool outside(const MzPb__Tensor *tensor) { // in another file
+static bool outside(const MzPb__Tensor *tensor) { // whether its data are in another file
     return tensor->data_location == 1 && tensor->n_external_data > 0;
 }
 
@@ -155,7 +155,7 @@ static bool is_onnx_domain(const char *domain) {
     return !domain || domain[0] == '\0' || strcmp(domain, "ai.onnx") == 0;
 }
 
-// Checks what the rest relies on.
+// Checks everything on which later code relies.
 static mezzo_status check(mezzo_onnx *onnx) {
     MzPb__Graph *graph = onnx->model->graph;
     if (!graph || graph->n_node == 0 || graph->n_output == 0)
@@ -290,7 +290,7 @@ const char *mezzo_onnx_data(const mezzo_onnx *onnx, int index) {
     return NULL;
 }
 
-// Bytes in another file, relative to the model's folder, which they may not leave.
+// Reads bytes of another file, whose path is relative to the model's folder and may not leave it.
 static mezzo_status external(const mezzo_onnx *onnx, const MzPb__Tensor *tensor, size_t want, mz_map *map,
                              const unsigned char **bytes) {
     const char *location = NULL;
@@ -394,7 +394,7 @@ mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out) {
         goto fail;
     }
     memcpy(onnx->path, path, n);
-    MEZZO_TRY_GOTO(status, mz_file_read(path, INT32_MAX, &bytes, &size)); // protobuf's own limit
+    MEZZO_TRY_GOTO(status, mz_file_read(path, INT32_MAX, &bytes, &size)); // the limit of protobuf
     status = unpack(bytes, size, &onnx->model);
     mz_free(bytes);
     bytes = NULL;

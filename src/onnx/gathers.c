@@ -3,7 +3,7 @@
 
 #include "onnx/convert.h"
 
-// The known indices of an input, from the front. Errors: one past either end.
+// Gets the known indices of an input, counted from the front. An index past either end is an error.
 static mezzo_status known_indices(mz_onnx_call *call, const double *numbers, int64_t n, int64_t size, int64_t *at) {
     for (int64_t i = 0; i < n; i++) {
         at[i] = fabs(numbers[i]) < 0x1p40 ? mz_onnx_integer(numbers[i]) : -1 - size;
@@ -22,7 +22,7 @@ static mezzo_value repeat_slice(mezzo_graph *g, mezzo_value v, int axis, int64_t
     return mezzo_expand(g, mezzo_slice(g, v, axis, at, at + 1), rank, dim);
 }
 
-// The slices at[0], at[1] … of an axis: steady runs of them are one piece each.
+// Takes the slices at[0], at[1] … of an axis; each run with a constant step is one piece.
 static mezzo_status take_slices(mz_onnx_call *call, mezzo_value v, int axis, const int64_t *at, int64_t n,
                                 mezzo_value *out) {
     enum { MOST = 256 };
@@ -49,14 +49,14 @@ static mezzo_status take_slices(mz_onnx_call *call, mezzo_value v, int axis, con
     return mezzo_graph_status(g);
 }
 
-// Rows of a table by computed numbers are an embedding; else slices of an axis are gathered.
+// Gathers by computed numbers: rows of a table become an embedding, and slices of an axis a gather.
 static mezzo_status computed_gather(mz_onnx_call *call, int axis, int rank, const int64_t *dim) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0], *index = call->in[1];
     mezzo_value v, ids;
     const bool tabled = axis == 0 && x->rank == 2 && !x->integer;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
-    if (index->integer && index->floats) { // computed ones, stored as F32: the product with ones at their places
+    if (index->integer && index->floats) { // computed ones, stored as F32: the product with a one-hot matrix
         const int64_t n = mz_onnx_elements(index->rank, index->dim), size = x->dim[axis];
         if (!tabled)
             return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its indices are computed, and no rows of a table");
@@ -145,7 +145,7 @@ mezzo_status mz_onnx_gather_elements(mz_onnx_call *call, int which) {
     mezzo_value v, ids;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     MEZZO_TRY(mz_onnx_index(call, 1, &ids));
-    for (int i = 0; i < x->rank; i++) // the graph's indices differ along the axis alone
+    for (int i = 0; i < x->rank; i++) // the graph's indices vary along the axis alone
         if (i != axis && index->dim[i] < x->dim[i])
             v = mezzo_slice(g, v, i, 0, index->dim[i]);
     MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mezzo_gather(g, v, axis, ids, true)));
@@ -153,7 +153,8 @@ mezzo_status mz_onnx_gather_elements(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// The last dimension of known indices names the first dimensions of x: as rows of x with those made one.
+// Gathers by known indices whose last dimension indexes the first dimensions of x, as rows of x with those dimensions
+// joined.
 static mezzo_status flat_indices(mz_onnx_call *call, const mz_onnx_value *x, const mz_onnx_value *index, int batch,
                                  int *depth, int64_t *n, int64_t **at) {
     *depth = index->rank < 1 ? 0 : (int)index->dim[index->rank - 1];
@@ -214,7 +215,7 @@ mezzo_status mz_onnx_gather_nd(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// x with rows replaced (or added to): known rows that are one run, or slices added by computed indices.
+// Builds x with rows replaced, or added to: known rows that are one run, or slices that computed indices add.
 mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
@@ -231,7 +232,7 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
         if (axis < 0)
             return mz_onnx_bad_axis(call, given);
         MEZZO_TRY(mz_onnx_index(call, 1, &ids));
-        if (!adds) // what was there goes first
+        if (!adds) // the old elements come first
             v = mezzo_sub(
                 g, v,
                 mezzo_mul(

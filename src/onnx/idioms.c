@@ -1,4 +1,4 @@
-// Recognizes idioms: matches the patterns of idioms.def against the nodes that make a value.
+// Recognizes idioms: matches the patterns of idioms.def with the nodes that make a value.
 #include "onnx/idioms.h"
 
 #include <ctype.h>
@@ -7,8 +7,8 @@
 
 #include "onnx/convert.h"
 
-// Makes output 0 of the node where the pattern ends. In the draft it looks at what else the pattern stands for, and
-// takes values that are not needed out of the match. *done false: the node is converted by itself.
+// Makes output 0 of the node where the pattern ends. In the draft it checks the pattern's further conditions, and
+// removes values that are not needed from the match. *done false: the node is converted by itself.
 typedef mezzo_status emit_fn(mz_onnx_call *call, mz_onnx_match *match, bool *done);
 static emit_fn gelu, silu, swiglu, linear, layer_norm, rms_norm, group_norm, rope, attention;
 
@@ -44,7 +44,7 @@ int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom) {
 typedef struct matcher {
     mz_onnx_call *call;
     mz_onnx_match match;
-    int steps; // that are left: patterns end, however a file is made
+    int steps; // steps that are left, so that matching ends for every file
 } matcher;
 static bool match_term(matcher *m, const char *p, mz_onnx_value *v);
 
@@ -56,7 +56,7 @@ static mz_onnx_value *input_of(const matcher *m, const MzPb__Node *node, size_t 
     return i < node->n_input && node->input[i][0] != '\0' ? mz_onnx_find(m->call->build->onnx, node->input[i]) : NULL;
 }
 
-// Returns the value that enters a chain of nodes that return their input.
+// Returns the value that enters a chain of nodes which return their input.
 static mz_onnx_value *see_through(const matcher *m, mz_onnx_value *v) {
     const MzPb__Node *node;
     for (int steps = 0; steps < 64 && (node = producer(m, v)) != NULL; steps++) {
@@ -77,7 +77,7 @@ static const char *skip_term(const char *p) {
     return p;
 }
 
-// Attributes that a pattern leaves unsaid.
+// Checks attributes that a pattern does not mention: they must have their usual values.
 static bool usual_form(const matcher *m, const MzPb__Node *node) {
     const mz_onnx_value *x = input_of(m, node, 0);
     const mz_onnx_value *axes = input_of(m, node, 1);
@@ -213,7 +213,7 @@ static const MzPb__Node *producer_of(const mz_onnx_call *call, const mz_onnx_val
     return v && v->producer >= 0 ? call->build->onnx->model->graph->node[v->producer] : NULL;
 }
 
-// One element-wise op of x, in the order in which x is stored.
+// Makes one element-wise op of x, in the order in which x is stored.
 static mezzo_status one_value(mz_onnx_call *call, mz_onnx_value *x, mezzo_value *v) {
     return mz_onnx_base(call, x, v);
 }
@@ -241,7 +241,7 @@ static mezzo_status silu(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
     return mz_onnx_give_as(call, 0, false, x->rank, mezzo_silu(call->build->g, v), x->perm);
 }
 
-// silu(gate) · up of the halves of one value. Halves that lie apart are two element-wise ops.
+// Makes silu(gate) · up of the halves of one value. Halves of different values become two element-wise ops.
 static mezzo_status swiglu(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
     mezzo_value v;
     if (call->build->draft) {
@@ -279,7 +279,7 @@ static mezzo_status row_of(mz_onnx_call *call, mz_onnx_value *w, mezzo_value *ou
     return MEZZO_OK;
 }
 
-// A product with a weight, and the bias of its rows.
+// Makes a product with a weight, and the bias of its rows.
 static mezzo_status linear(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
     mz_onnx_value *x = value_of(m, 'x'), *w = value_of(m, 'w'), *b = value_of(m, 'b');
     mezzo_value bias;
@@ -333,7 +333,8 @@ static bool all_equal(const mz_onnx_call *call, const mz_onnx_value *v, double n
     return same;
 }
 
-// Groups of channels as images of as many channels, without weights, and then a weight for each channel.
+// Makes a norm of groups of channels as images of as many channels, without weights, and then a weight for each
+// channel.
 static mezzo_status group_norm(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
     mz_onnx_value *x = value_of(m, 'x'), *w = value_of(m, 'w'), *b = value_of(m, 'b');
     mezzo_value v, weight, bias;
@@ -386,7 +387,7 @@ static mezzo_status rope(mz_onnx_call *call, mz_onnx_match *m, bool *done) {
     return mz_onnx_rope(call, x, c, s, done);
 }
 
-// Keys whose heads were repeated: [B, Hkv, S, D] as [B, Hkv, 1, S, D], which then is [B, H, S, D].
+// Returns whether repeated heads share keys: [B, Hkv, S, D] viewed as [B, Hkv, 1, S, D], which then is [B, H, S, D].
 static bool shares_heads(const mz_onnx_value *shared, const mz_onnx_value *longer, const mz_onnx_value *q,
                          int64_t positions, int64_t width) {
     return shared->rank == 4 && longer->rank == 5 && longer->dim[2] == 1 && longer->dim[1] == shared->dim[1] &&
@@ -398,7 +399,7 @@ static bool same_dims(const mz_onnx_value *v, int64_t b, int64_t h, int64_t t, i
     return v->rank == 4 && v->dim[0] == b && v->dim[1] == h && v->dim[2] == t && v->dim[3] == d;
 }
 
-// In the draft: the shapes of what the pattern found, and which of two forms of keys and values it is.
+// Checks, in the draft, the shapes in the match, and which of two forms keys and values have.
 static bool check_attention(mz_onnx_match *m) {
     const mz_onnx_value *q = value_of(m, 'q'), *keys = value_of(m, 'o'), *values = value_of(m, 'z'),
                         *r = value_of(m, 'r'), *h = value_of(m, 'h'), *k = value_of(m, 'k'), *w = value_of(m, 'w');

@@ -1,12 +1,11 @@
-// Converts ONNX ops of images, and of rows as images of height 1: [B, C, H, W] in the file, [B, H, W, C] as they are
-// stored.
+// Converts ONNX ops of images, and of rows as images of height 1: [B, C, H, W] in the file, [B, H, W, C] in storage.
 #include <float.h>
 #include <math.h>
 
 #include "onnx/convert.h"
 
 // --- the order of channels -----------------------------------------------------------------------------------------
-// The stored order of a file's [B, C, …]: channels last.
+// Sets the stored order of a file's [B, C, …]: channels last.
 static void channels_last(int rank, int *perm) {
     for (int i = 0; i < rank; i++)
         perm[i] = i == 0 ? 0 : i == 1 ? rank - 1 : i - 1;
@@ -36,7 +35,7 @@ static mezzo_status give_image(mz_onnx_call *call, mezzo_value y) {
 }
 
 // --- windows -------------------------------------------------------------------------------------------------------
-// By direction, height first. Rows have a window of one line.
+// Holds windows by direction, height first. Rows have a window of one line.
 typedef struct windows {
     int64_t size[2], stride[2], dilation[2], before[2], after[2];
 } windows;
@@ -51,7 +50,7 @@ static mezzo_status read_list(mz_onnx_call *call, const char *name, int n, int64
     return MEZZO_OK;
 }
 
-// size: the window's, from the weight or kernel_shape.
+// Reads windows. size: that of a window, from the weight or kernel_shape.
 static mezzo_status read_windows(mz_onnx_call *call, const int64_t size[2], windows *w) {
     const int d = call->in[0]->rank - 2, from = 2 - d;
     const MzPb__Attribute *own = mz_onnx_attribute(call->node, "auto_pad");
@@ -114,8 +113,8 @@ static mezzo_value spread(mezzo_graph *g, mezzo_value v, int axis, int64_t by) {
     return mezzo_slice(g, mz_onnx_shaped(g, v, rank, dim), axis, 0, (n - 1) * by + 1);
 }
 
-// x [B, H, W, C], weight [N, R, S, C / groups]. Nodes of their own do the strides and paddings that the op has no
-// attribute for; negative paddings crop.
+// Convolves x [B, H, W, C] with weight [N, R, S, C / groups]. Separate nodes compute strides and paddings for which the
+// op has no attribute; negative paddings crop.
 static mezzo_value convolve(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, const windows *w,
                             int64_t groups) {
     int64_t before[4] = {0}, after[4] = {0};
@@ -133,7 +132,7 @@ static mezzo_value convolve(mezzo_graph *g, mezzo_value x, mezzo_value weight, m
         after[1 + i] = w->after[i] > 0 ? w->after[i] : 0;
     }
     x = own ? x : mezzo_pad(g, x, before, after, 0);
-    const bool lines = mezzo_value_dim(g, x, 1) == 1 && rows == 1; // whose stride downwards says nothing
+    const bool lines = mezzo_value_dim(g, x, 1) == 1 && rows == 1; // their stride downwards has no effect
     const int64_t stride = lines ? w->stride[1] : w->stride[0];
     const bool even = lines || w->stride[0] == w->stride[1];
     const mezzo_convolution form = {even ? (int)stride : 1, own ? (int)w->before[0] : 0, own ? (int)w->after[0] : 0,
@@ -162,7 +161,7 @@ static mezzo_status get_weight(mz_onnx_call *call, mezzo_value *weight, int64_t 
     return mezzo_graph_status(g);
 }
 
-// What a convolution was made of, for a batch normalization of it.
+// Holds the parts of a convolution, for a batch normalization of it.
 typedef struct mz_onnx_conv {
     mezzo_value x, weight, bias; // bias NONE: there is none
     windows w;
@@ -197,8 +196,8 @@ mezzo_status mz_onnx_conv(mz_onnx_call *call, int which) {
     return keep_conv(call, &(mz_onnx_conv_made){x, weight, bias, w, groups});
 }
 
-// The weight [C, N / groups, R, S] of a transposed convolution, as a convolution's [N, R, S, C / groups]; the window is
-// not yet turned round.
+// Gets the weight [C, N / groups, R, S] of a transposed convolution as a convolution's [N, R, S, C / groups]; the
+// window is not reversed yet.
 static mezzo_status get_transposed_weight(mz_onnx_call *call, int64_t groups, mezzo_value *weight, int64_t size[2]) {
     mz_onnx_value *w = call->in[1];
     mezzo_graph *g = call->build->g;
@@ -218,7 +217,7 @@ static mezzo_status get_transposed_weight(mz_onnx_call *call, int64_t groups, me
     return mezzo_graph_status(g);
 }
 
-// Windows that do not overlap: each pixel times the whole weight, which is a linear layer.
+// Builds windows that do not overlap: each pixel times the whole weight, which is a linear layer.
 static mezzo_value tile_pixels(mezzo_graph *g, mezzo_value x, mezzo_value weight) {
     const int64_t b = mezzo_value_dim(g, x, 0), h = mezzo_value_dim(g, x, 1), w = mezzo_value_dim(g, x, 2),
                   c = mezzo_value_dim(g, x, 3), n = mezzo_value_dim(g, weight, 0), r = mezzo_value_dim(g, weight, 1),
@@ -228,7 +227,7 @@ static mezzo_value tile_pixels(mezzo_graph *g, mezzo_value x, mezzo_value weight
     return mz_onnx_shaped(g, y, 4, (int64_t[]){b, h * r, w * s, n});
 }
 
-// The convolution of x, with zeros between its pixels, with the weight turned round.
+// Builds the convolution of x, with zeros between its pixels, with the reversed weight.
 mezzo_status mz_onnx_conv_transpose(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;
@@ -272,7 +271,7 @@ typedef struct pool {
     int64_t size, stride, dilation, before, after, out;
 } pool;
 
-// Windows along one axis: those side by side are one reduction, others a sum or a maximum of shifted values.
+// Pools along one axis: adjacent windows are one reduction, others a sum or a maximum of shifted values.
 static mezzo_status pool_axis(mz_onnx_call *call, const pool *p, int axis, mezzo_value *v) {
     mezzo_graph *g = call->build->g;
     const int rank = mezzo_value_rank(g, *v);
@@ -299,7 +298,7 @@ static mezzo_status pool_axis(mz_onnx_call *call, const pool *p, int axis, mezzo
     }
     if (p->largest)
         return mezzo_graph_status(g);
-    double *share = mz_onnx_take(call->build, (size_t)p->out, sizeof *share); // of each of a window's elements
+    double *share = mz_onnx_take(call->build, (size_t)p->out, sizeof *share); // the share of each element of a window
     if (!share)
         return MEZZO_ERR_MEMORY;
     for (int64_t o = 0; o < p->out; o++) {
@@ -335,7 +334,7 @@ mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
         const int64_t n = x->dim[i - (2 - d) + 2], span = (w.size[i] - 1) * w.dilation[i] + 1,
                       room = n + w.before[i] + w.after[i] - span;
         int64_t out = room < 0 ? 0 : (room + (ceils ? w.stride[i] - 1 : 0)) / w.stride[i] + 1;
-        if (ceils && (out - 1) * w.stride[i] >= n + w.before[i]) // a window would begin past the end
+        if (ceils && (out - 1) * w.stride[i] >= n + w.before[i]) // the window would begin past the end
             out--;
         if (out < 1 || out > INT64_C(1) << 26 || w.before[i] >= span || w.after[i] >= span || w.size[i] > 4096)
             return mz_onnx_fail(call, MEZZO_ERR_INVALID, "windows that do not fit");
@@ -363,7 +362,7 @@ mezzo_status mz_onnx_global_pool(mz_onnx_call *call, int largest) {
 }
 
 // --- Resize --------------------------------------------------------------------------------------------------------
-// Returns where element `out` of a resized axis lies in the old one.
+// Returns the position of element `out` of a resized axis in the old one.
 static double place_in(mz_onnx_call *call, int64_t out, int64_t before, int64_t after, double scale) {
     const MzPb__Node *node = call->node;
     if (mz_onnx_is(node, "coordinate_transformation_mode", "align_corners", false))
@@ -388,7 +387,7 @@ static double cubic(double x, double a) {
     return x <= 1 ? ((a + 2) * x - (a + 3)) * x * x + 1 : x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-// Row `out` of the matrix [after, before] that resizes an axis.
+// Fills row `out` of the matrix [after, before] that resizes an axis.
 static void weigh(mz_onnx_call *call, int64_t out, int64_t before, int64_t after, double scale, double *row) {
     const MzPb__Node *node = call->node;
     const double x = place_in(call, out, before, after, scale), first = floor(x), last = (double)(before - 1);
@@ -402,7 +401,7 @@ static void weigh(mz_onnx_call *call, int64_t out, int64_t before, int64_t after
     }
 }
 
-// Element i of the result is element i / factor of the axis.
+// Returns whether element i of the result is element i / factor of the axis.
 static bool repeats(const double *matrix, int64_t before, int64_t after) {
     bool whole = after % before == 0;
     for (int64_t o = 0; o < after && whole; o++)
@@ -490,7 +489,7 @@ static mezzo_status check_channels(mz_onnx_call *call, int vectors) {
     return MEZZO_OK;
 }
 
-// (x - mean) · weight / √(variance + eps) + bias of a batch's own numbers, which *norm has. x [… C].
+// Makes (x - mean) · weight / √(variance + eps) + bias with a batch's own numbers, which *norm has. x [… C].
 static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps,
                             mezzo_value *norm) {
     mezzo_graph *g = call->build->g;
@@ -501,13 +500,13 @@ static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weigh
         dim[i] = mezzo_value_dim(g, x, i);
         rows *= i < rank - 1 ? dim[i] : 1;
     }
-    x = mz_onnx_shaped(g, x, 4, (int64_t[]){1, rows, 1, channels}); // one image, each channel a group
+    x = mz_onnx_shaped(g, x, 4, (int64_t[]){1, rows, 1, channels}); // as one image with a group for each channel
     x = mezzo_group_norm(g, x, weight, bias, MEZZO_NONE, (int)channels, eps, false);
     *norm = x;
     return mz_onnx_shaped(g, x, rank, dim);
 }
 
-// The means and variances (without bias, as torch's) that a norm of `rows` rows took, [2, C], in FP32.
+// Makes the means and variances (without bias, as in PyTorch) of a norm of `rows` rows, [2, C], in FP32.
 static mezzo_status statistics_of(mezzo_graph *g, mezzo_value norm, int64_t rows, float eps, mezzo_value *out) {
     mezzo_value mean, rstd;
     MEZZO_TRY(mezzo_group_norm_statistics(g, norm, &mean, &rstd));
@@ -530,8 +529,8 @@ static bool has_one_reader(const mz_onnx_call *call, const mz_onnx_value *v) {
     return readers == 1;
 }
 
-// v · factor + shift by channel. Of a convolution that nothing else reads, its weight takes the factor and its bias the
-// rest, so that no pass over the image is left.
+// Makes v · factor + shift by channel. Where v is a convolution with no other reader, its weight takes the factor and
+// its bias the rest, so that no pass over the image is left.
 static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_value factor, mezzo_value shift,
                                    mezzo_value *out) {
     mezzo_graph *g = call->build->g;
@@ -549,8 +548,8 @@ static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_valu
     return mezzo_graph_status(g);
 }
 
-// A batch's own statistics where the file was exported for training and the program trains, and the running ones, which
-// mezzo_onnx_track brings up to date; these alone elsewhere.
+// Builds batch normalization. Where the file was exported for training and the program trains, it uses a batch's own
+// statistics, and mezzo_onnx_track updates the running ones; elsewhere it uses these.
 mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;
@@ -583,7 +582,8 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
     return mz_onnx_give_as(call, 0, false, x->rank, y, perm);
 }
 
-// InstanceNormalization: each channel a group. GroupNormalization: weights of channels, or, before opset 21, of groups.
+// Builds InstanceNormalization, with a group for each channel, and GroupNormalization, with weights of channels or,
+// before opset 21, of groups.
 mezzo_status mz_onnx_group_norm(mz_onnx_call *call, int instance) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];

@@ -4,12 +4,12 @@
 #include "onnx/convert.h"
 
 // --- products ------------------------------------------------------------------------------------------------------
-// The product of x with a matrix [K, N] that is stored as [N, K] is a linear layer.
+// Returns whether the product of x with a matrix [K, N] is a linear layer: the matrix is stored as [N, K].
 static bool is_linear(const mz_onnx_value *w) {
     return w->rank == 2 && (w->kind == MZ_ONNX_WEIGHT || (w->kind == MZ_ONNX_VALUE && w->perm[0] == 1));
 }
 
-// A layer that adapters know is called as its weight is, without ".weight".
+// Adds an adapter; the layer has its weight's name without ".weight".
 static void add_adapter(mz_onnx_build *build, const char *weight, mezzo_value x, mezzo_value *y) {
     char module[256];
     const size_t n = strlen(weight), end = strlen(".weight");
@@ -27,8 +27,8 @@ static mezzo_status by_rows(mz_onnx_call *call, mezzo_value x, mz_onnx_value *w,
     mezzo_graph *g = call->build->g;
     mezzo_value v;
     MEZZO_TRY(mz_onnx_base(call, w, &v));
-    const bool moves = (w->perm[0] == 1) == turned; // [N, K] wanted
-    const mezzo_value rows = mz_onnx_rows(g, x);    // so that no view stands between one layer and the next
+    const bool moves = (w->perm[0] == 1) == turned; // the product needs [N, K]
+    const mezzo_value rows = mz_onnx_rows(g, x);    // so that no view lies between two layers
     *y = mezzo_linear(g, rows, moves ? mezzo_transpose(g, v, 0, 1) : v, bias);
     if (w->kind == MZ_ONNX_WEIGHT && !moves)
         add_adapter(call->build, w->of ? w->of->name : w->name, rows, y);
@@ -98,7 +98,7 @@ mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which) {
     MEZZO_TRY(mz_onnx_number(call, 1, &w));
     if (a->rank < 1 || b->rank < 1)
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "it multiplies a scalar");
-    if (a->rank == 1) // a row, and a column
+    if (a->rank == 1) // 1 for a row, and 1 for a column
         x = mz_onnx_shaped(g, x, 2, (int64_t[]){1, a->dim[0]});
     if (b->rank == 1)
         w = mz_onnx_shaped(g, w, 2, (int64_t[]){b->dim[0], 1});
@@ -128,7 +128,7 @@ mezzo_status mz_onnx_gemm(mz_onnx_call *call, int which) {
     if (c)
         MEZZO_TRY(mz_onnx_number(call, 2, &bias));
     const int64_t n = b->dim[flip_b ? 0 : 1];
-    const bool fits = c && alpha == 1 && beta == 1 && c->rank == 1 && c->dim[0] == n; // a linear layer's bias
+    const bool fits = c && alpha == 1 && beta == 1 && c->rank == 1 && c->dim[0] == n; // it is a linear layer's bias
     if (b->kind == MZ_ONNX_WEIGHT) {
         MEZZO_TRY(by_rows(call, x, b, flip_b, fits ? bias : MEZZO_NONE, &y));
     } else {
@@ -158,7 +158,7 @@ static int find_letter(const term *t, char letter) {
     return -1;
 }
 
-// "bhqd,bhkd->bhqk": the letters of two operands and of the result. False: another form.
+// Reads "bhqd,bhkd->bhqk": the letters of two operands and of the result. Returns false for another form.
 static bool read_equation(const MzPb__Attribute *a, term *terms) {
     int at = 0;
     memset(terms, 0, 3 * sizeof *terms);
@@ -178,7 +178,7 @@ static bool read_equation(const MzPb__Attribute *a, term *terms) {
             return false;
         }
     }
-    for (int t = 0; t < 3; t++) // each letter stands in two terms
+    for (int t = 0; t < 3; t++) // each letter is in two terms
         for (int i = 0; i < terms[t].n; i++)
             if (find_letter(&terms[(t + 1) % 3], terms[t].letter[i]) < 0 &&
                 find_letter(&terms[(t + 2) % 3], terms[t].letter[i]) < 0)
@@ -186,14 +186,14 @@ static bool read_equation(const MzPb__Attribute *a, term *terms) {
     return at == 2;
 }
 
-// Letters that stand in a but not in b (b NULL: in any), and in c.
+// Collects the letters in a, not in `without` (NULL: none), and in `in`.
 static void letters_of(const term *a, const term *without, const term *in, term *out) {
     for (int i = 0; i < a->n; i++)
         if ((!without || find_letter(without, a->letter[i]) < 0) && find_letter(in, a->letter[i]) >= 0)
             out->letter[out->n++] = a->letter[i];
 }
 
-// Makes an operand [batch, rows, columns] by the letters of each.
+// Makes an operand [batch, rows, columns] by the letters of each dimension.
 static mezzo_status as_matrices(mz_onnx_call *call, int in, const term *t, const term *const parts[3], int64_t sizes[3],
                                 mezzo_value *out) {
     mezzo_graph *g = call->build->g;
@@ -267,7 +267,7 @@ mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms) {
         MEZZO_TRY(mz_onnx_number(call, 2, &bias));
     const float eps = (float)mz_onnx_float_or(call->node, "epsilon", 1e-5);
     const int64_t width = mz_onnx_elements(x->rank - axis, x->dim + axis);
-    if (axis < x->rank - 1) // over several dimensions: as one
+    if (axis < x->rank - 1) // several dimensions are joined
         v = mz_onnx_shaped(g, v, 2, (int64_t[]){-1, width});
     if (mezzo_value_rank(g, weight) > 1)
         weight = mz_onnx_shaped(g, weight, 1, &width);
@@ -277,7 +277,7 @@ mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms) {
     return mz_onnx_give(call, 0, false, x->rank, axis < x->rank - 1 ? mz_onnx_shaped(g, v, x->rank, x->dim) : v);
 }
 
-// x - max - log(Σ exp(x - max)), along the last dimension.
+// Makes x - max - log(Σ exp(x - max)), along the last dimension.
 static mezzo_value log_softmax(mezzo_graph *g, mezzo_value x) {
     const mezzo_value shifted = mezzo_sub(g, x, mezzo_reduce(g, MEZZO_REDUCE_MAX, x, 1, (int[]){-1}, true));
     const mezzo_value sum = mezzo_reduce(g, MEZZO_REDUCE_SUM, mezzo_exp(g, shifted), 1, (int[]){-1}, true);
@@ -367,7 +367,7 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
         named[axes[i]] = true;
     }
     const bool keep = mz_onnx_int_or(call->node, "keepdims", 1) != 0;
-    if (n <= 0) // all
+    if (n <= 0) // all axes
         for (n = 0; n < x->rank; n++) {
             axes[n] = n;
             named[n] = true;
@@ -378,7 +378,7 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
     if (x->kind == MZ_ONNX_HOST && which <= MEZZO_REDUCE_PROD)
         return known_reduction(call, which, named, rank, dim);
     mezzo_value v;
-    if (x->kind == MZ_ONNX_VALUE && !x->integer && keep) { // as it is stored
+    if (x->kind == MZ_ONNX_VALUE && !x->integer && keep) { // in storage order
         MEZZO_TRY(mz_onnx_base(call, x, &v));
         for (int i = 0; i < n; i++)
             stored[i] = x->perm[axes[i]];
@@ -445,7 +445,7 @@ mezzo_status mz_onnx_cumsum(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// SoftmaxCrossEntropyLoss: scores [B, C, …], labels [B, …], the mean over labels that are not ignored.
+// Builds SoftmaxCrossEntropyLoss: scores [B, C, …], labels [B, …], the mean over labels that are not ignored.
 mezzo_status mz_onnx_cross_entropy(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;

@@ -107,7 +107,7 @@ mezzo_status mz_onnx_eye(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// 1 where an index is the place along the new last axis.
+// Builds OneHot: 1 where the index equals the position along the new last axis.
 mezzo_status mz_onnx_one_hot(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;

@@ -34,21 +34,21 @@ mezzo_value mz_onnx_rows(mezzo_graph *g, mezzo_value x) {
     return mezzo_value_dim(g, before, -1) == mezzo_value_dim(g, x, -1) ? before : x;
 }
 
-// Output 0 has x's elements as they are stored: its integers may be F32.
+// Gives output 0 the form of x's elements: its integers may be stored as F32.
 static void keep_form(mz_onnx_call *call, const mz_onnx_value *x) {
     call->out[0]->floats = x->floats;
     call->out[0]->negated = x->negated;
 }
 
 // --- the same elements in the same order ---------------------------------------------------------------------------
-// Dimensions of x and of a shape that become each other, as few at a time as can be.
+// Groups of dimensions of x and of a shape that become each other, with as few dimensions as possible.
 typedef struct groups {
     int n;
-    int from[MEZZO_MAX_RANK + 1], to[MEZZO_MAX_RANK + 1]; // where each begins, and the end
-    int place[MEZZO_MAX_RANK];                            // of the group's elements in the stored order
+    int from[MEZZO_MAX_RANK + 1], to[MEZZO_MAX_RANK + 1]; // where each group begins, and the end
+    int place[MEZZO_MAX_RANK];                            // the group's position in the stored order
 } groups;
 
-// Finds the groups. False: elements of a group are apart as x is stored.
+// Finds the groups. Returns false where elements of a group are apart in x's storage.
 static bool find_groups(const mz_onnx_value *x, int rank, const int64_t *dim, groups *g) {
     *g = (groups){0};
     for (int i = 0, k = 0; i < x->rank || k < rank;) {
@@ -87,7 +87,7 @@ static bool find_groups(const mz_onnx_value *x, int rank, const int64_t *dim, gr
     return true;
 }
 
-// A view of x as it is stored, with the order that the shape then has.
+// Finds the view of x in its storage, and the order that the shape then has.
 static void stored_view(const groups *g, const int64_t *dim, int64_t *view, int *perm) {
     int at = 0;
     bool done[MEZZO_MAX_RANK] = {false};
@@ -177,7 +177,7 @@ mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
     int64_t axes[MEZZO_MAX_RANK], dim[2 * MEZZO_MAX_RANK];
     bool named[2 * MEZZO_MAX_RANK] = {false};
     MEZZO_TRY(mz_onnx_ints_or(call, 1, "axes", MEZZO_MAX_RANK, &n, axes));
-    const bool all = n < 0; // of Squeeze: every 1
+    const bool all = n < 0; // Squeeze without axes: every dimension of 1
     const int longer = unsqueeze && n > 0 ? x->rank + n : x->rank;
     for (int i = 0; i < n; i++) {
         const int axis = mz_onnx_axis(axes[i], longer);
@@ -196,7 +196,7 @@ mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
 }
 
 // --- other places --------------------------------------------------------------------------------------------------
-// Nothing moves but known numbers.
+// Builds Transpose, which moves known numbers alone.
 mezzo_status mz_onnx_transpose(mz_onnx_call *call, int which) {
     (void)which;
     mz_onnx_value *x = call->in[0];
@@ -281,7 +281,7 @@ mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
         return known_concat(call, axis, dim);
     for (int i = 0; i < call->n_in; i++) {
         if (call->in[i]->dim[axis] == 0)
-            continue; // an empty part
+            continue; // this part is empty
         MEZZO_TRY(mz_onnx_ordered(call, call->in[i], first->rank, perm, &parts[n]));
         int64_t own[MEZZO_MAX_RANK];
         for (int k = 0; k < first->rank; k++)
@@ -295,7 +295,7 @@ mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// Elements first, first + step … of an axis of known numbers.
+// Takes elements first, first + step … along an axis of known numbers.
 static mezzo_status piece(mz_onnx_call *call, int out_index, const mz_onnx_value *x, int axis, int64_t first,
                           int64_t count, int64_t step) {
     int64_t dim[MEZZO_MAX_RANK];
@@ -350,7 +350,7 @@ mezzo_status mz_onnx_split(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// As [outer, n, step, inner] of which one of `step` is kept.
+// Views the axis as [outer, n, step, inner] and keeps one of `step`.
 mezzo_value mz_onnx_strided(mezzo_graph *g, mezzo_value v, int axis, int64_t begin, int64_t count, int64_t step) {
     const int rank = mezzo_value_rank(g, v);
     const int64_t size = mezzo_value_dim(g, v, axis), end = begin + count * step;
@@ -370,7 +370,7 @@ mezzo_value mz_onnx_strided(mezzo_graph *g, mezzo_value v, int axis, int64_t beg
     return mz_onnx_shaped(g, v, rank, dim);
 }
 
-// Slices one axis: x becomes the piece, and `at` has its shape.
+// Slices one axis: x becomes the piece, and `at` gets its shape.
 static mezzo_status slice_axis(mz_onnx_call *call, mz_onnx_value *at, mezzo_value *v, int axis, int64_t first,
                                int64_t last, int64_t step) {
     const int64_t size = at->dim[axis], low = step < 0 ? -1 : 0, high = step < 0 ? size - 1 : size;
@@ -437,7 +437,8 @@ mezzo_status mz_onnx_slice(mz_onnx_call *call, int which) {
 }
 
 // --- repeated ------------------------------------------------------------------------------------------------------
-// The shape that Expand or Tile gives; *view: of x with a dimension of 1 before each that repeats as a whole.
+// Finds the shape that Expand or Tile makes; *view: that of x with a dimension of 1 before each one that repeats as a
+// whole.
 static mezzo_status repeated_shape(mz_onnx_call *call, int tile, int *rank, int64_t *dim) {
     const mz_onnx_value *x = call->in[0];
     int n;
@@ -484,7 +485,7 @@ mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
     if (!tile) {
         v = mezzo_expand(g, v, rank, dim);
     } else {
-        for (int i = 0; i < rank; i++) { // an axis of x.dim, repeated as a whole
+        for (int i = 0; i < rank; i++) { // an axis of x.dim, which repeats as a whole
             const int64_t times = dim[i] / x->dim[i];
             if (times == 1)
                 continue;
@@ -504,7 +505,7 @@ mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
 }
 
 // --- borders, blocks and triangles ---------------------------------------------------------------------------------
-// One axis with its own elements outside: reflected, or the last one again.
+// Pads one axis with its own elements: reflected, or the last one repeated.
 static mezzo_status pad_axis(mz_onnx_call *call, mezzo_value *v, int axis, int64_t before, int64_t after, bool edge) {
     mezzo_graph *g = call->build->g;
     const int rank = mezzo_value_rank(g, *v);
@@ -578,7 +579,7 @@ mezzo_status mz_onnx_pad(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-// DepthToSpace and SpaceToDepth of [B, C, H, W].
+// Builds DepthToSpace and SpaceToDepth of [B, C, H, W].
 mezzo_status mz_onnx_depth(mz_onnx_call *call, int to_space) {
     const mz_onnx_value *x = call->in[0];
     mezzo_graph *g = call->build->g;
@@ -614,7 +615,8 @@ mezzo_status mz_onnx_trilu(mz_onnx_call *call, int which) {
         double *out;
         MEZZO_TRY(mz_onnx_host(call, 0, x->integer, x->rank, x->dim, &out));
         for (int64_t i = 0; i < n; i++) {
-            const double past = (double)(i % columns) - (double)(i / columns % rows) - k; // right of the diagonal
+            const double past = (double)(i % columns) - (double)(i / columns % rows) - k; // distance to the right of
+                                                                                          // the diagonal
             out[i] = (upper ? past >= 0 : past <= 0) ? x->numbers[i] : 0;
         }
         return MEZZO_OK;

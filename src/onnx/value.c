@@ -1,4 +1,4 @@
-// While a graph is built, the names of an ONNX file stand for these: known numbers, weights, values in any order of
+// Implements what the names of an ONNX file mean while a graph is built: known numbers, weights, values in any order of
 // dimensions.
 #include <math.h>
 
@@ -6,7 +6,7 @@
 #include "onnx/place.h"
 
 void *mz_onnx_take(mz_onnx_build *build, size_t count, size_t size) {
-    if ((build->n_blocks & (build->n_blocks - 1)) == 0) { // room for twice as many
+    if ((build->n_blocks & (build->n_blocks - 1)) == 0) { // doubles the capacity
         void **more = mz_alloc(build->n_blocks ? 2 * build->n_blocks : 1, sizeof *more);
         if (!more)
             return NULL;
@@ -147,7 +147,7 @@ static mezzo_status make_parameter(mz_onnx_call *call, mz_onnx_value *own) {
     return MEZZO_OK;
 }
 
-// The elements as they are stored.
+// Gets the elements as they are stored.
 mezzo_status mz_onnx_base(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *out) {
     mezzo_graph *g = call->build->g;
     switch (value->kind) {
@@ -194,7 +194,7 @@ static bool stored_as_integers(const mz_onnx_value *value) {
     return value->kind == MZ_ONNX_VALUE && value->integer && !value->floats;
 }
 
-// Integers that are stored so become F32 in their own order.
+// Converts stored integers to F32 in their own order.
 static mezzo_status as_number(mz_onnx_call *call, mz_onnx_value *value, mezzo_value *v) {
     if (stored_as_integers(value))
         *v = mezzo_cast(call->build->g, *v, MEZZO_F32);
@@ -218,7 +218,7 @@ mezzo_value mz_onnx_join(mezzo_graph *g, mezzo_value *parts, int n, int axis) { 
     return parts[0];
 }
 
-// Known integers, each steady run of them by one op.
+// Makes known integers values; each run with a constant step takes one op.
 static mezzo_status known_index(mz_onnx_call *call, const mz_onnx_value *value, mezzo_value *out) {
     enum { MOST = 256 };
     mezzo_graph *g = call->build->g;
@@ -252,7 +252,8 @@ mezzo_status mz_onnx_index(mz_onnx_call *call, int in, mezzo_value *out) {
                : mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its input '%s' has indices that were computed", value->name);
 }
 
-// `value` with ones in front, in another order: by its numbers, or by a view where one dimension alone is not 1.
+// Gets `value`, extended by ones in front, in another order: by its numbers, or by a view where only one dimension is
+// not 1.
 mezzo_status mz_onnx_ordered(mz_onnx_call *call, mz_onnx_value *value, int rank, const int *perm, mezzo_value *out) {
     mezzo_graph *g = call->build->g;
     const int ones = rank - value->rank;
@@ -268,7 +269,7 @@ mezzo_status mz_onnx_ordered(mz_onnx_call *call, mz_onnx_value *value, int rank,
         double *moved = mz_onnx_take(call->build, (size_t)n, sizeof *moved);
         if (!moved)
             return MEZZO_ERR_MEMORY;
-        for (int64_t i = 0; i < n; i++) { // element i of the result
+        for (int64_t i = 0; i < n; i++) { // i counts elements of the result
             int64_t at[MEZZO_MAX_RANK], rest = i, place = 0;
             for (int k = rank - 1; k >= 0; rest /= dim[k--])
                 at[k] = rest % dim[k];
@@ -281,7 +282,7 @@ mezzo_status mz_onnx_ordered(mz_onnx_call *call, mz_onnx_value *value, int rank,
     MEZZO_TRY(mz_onnx_base(call, value, out));
     MEZZO_TRY(as_number(call, value, out));
     if (wide == 0)
-        return MEZZO_OK; // one element, or none that repeats
+        return MEZZO_OK; // it has one element, or nothing repeats
     if (wide > 1 && ones > 0) {
         MEZZO_TRY(mz_onnx_value_of(call, value, out));
         MEZZO_TRY(as_number(call, value, out));
@@ -310,7 +311,7 @@ mezzo_value mz_onnx_scalar(mz_onnx_call *call, double number) {
     return mezzo_constant(call->build->g, MEZZO_F32, (float)number, 1, &(int64_t){1});
 }
 
-// Returns whether each slice along the first axis is the same.
+// Returns whether all slices along the first axis are equal.
 static bool repeats(int rank, const int64_t *dim, const double *numbers) {
     const int64_t n = rank > 1 && dim[0] > 1 ? mz_onnx_elements(rank - 1, dim + 1) : 0;
     bool same = n > 1;
@@ -407,7 +408,7 @@ mezzo_status mz_onnx_numbers(mz_onnx_call *call, int in, const double **out) {
     return MEZZO_OK;
 }
 
-int64_t mz_onnx_integer(double number) { // ±2^63 are "the end"
+int64_t mz_onnx_integer(double number) { // ±2^63 mean "to the end"
     return isnan(number) ? 0 : number >= 9e18 ? INT64_MAX : number <= -9e18 ? INT64_MIN : (int64_t)number;
 }
 

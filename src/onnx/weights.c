@@ -27,7 +27,7 @@ mezzo_status mz_onnx_add_record(mezzo_onnx *onnx, const char *name, mz_onnx_para
     return MEZZO_OK;
 }
 
-// The record's tensor has the parameter's own shape, until the caller says otherwise.
+// Adds a parameter; its record's tensor has the parameter's own shape, unless the caller changes that.
 mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, const int64_t *dim, bool frozen,
                                mz_onnx_param **out, mezzo_value *value) {
     MEZZO_TRY(mz_onnx_add_record(call->build->onnx, name, out));
@@ -86,7 +86,8 @@ static mezzo_status known(mz_onnx_build *build, const MzPb__Tensor *tensor, mz_o
     return mz_onnx_floats(build->onnx, tensor, value->numbers);
 }
 
-// The places of layers' weights, where a tensor of one element is a weight too, and of numbers that are none.
+// The inputs of layers' weights, where a tensor of one element is a weight, too, and inputs whose numbers are no
+// weights.
 static const struct place {
     const char *op;
     int input;
@@ -123,7 +124,7 @@ static const struct place *place_of(const MzPb__Node *node, size_t input) {
     return NULL;
 }
 
-// Returns what a node reads there, through Identity.
+// Returns the value that a node reads there, through Identity.
 static mz_onnx_value *read_by(const mezzo_onnx *onnx, const MzPb__Node *node, size_t input) {
     mz_onnx_value *value = mz_onnx_find(onnx, node->input[input]);
     for (int steps = 0; steps < 64 && value->producer >= 0; steps++) {
@@ -135,13 +136,13 @@ static mz_onnx_value *read_by(const mezzo_onnx *onnx, const MzPb__Node *node, si
     return value;
 }
 
-static const MzPb__Tensor *constant_of(const MzPb__Node *node) { // NULL: no Constant, or without a tensor
+static const MzPb__Tensor *constant_of(const MzPb__Node *node) { // NULL: the node is no Constant, or has no tensor
     const MzPb__Attribute *a = strcmp(node->op_type, "Constant") == 0 ? mz_onnx_attribute(node, "value") : NULL;
     return a ? a->t : NULL;
 }
 
-// Floats of more than one element are weights, unless one of them is no number that training could have made; a
-// Constant where a layer has its weights.
+// Adds a tensor. Floats of more than one element are weights, unless one of them is not finite; a Constant is a weight
+// where a layer reads its weights.
 static mezzo_status add_tensor(mz_onnx_build *build, const MzPb__Tensor *tensor, const char *name, bool constant) {
     mz_onnx_value *value = mz_onnx_find(build->onnx, name);
     const bool in_layer = value->frozen;
@@ -167,7 +168,7 @@ static mezzo_status add_tensors(mz_onnx_build *build) {
     for (size_t i = 0; i < graph->n_node; i++)
         for (size_t k = 0; k < graph->node[i]->n_input; k++) {
             const struct place *place = place_of(graph->node[i], k);
-            if (place && place->what != KNOWN) // for a moment: "it stands in a layer"
+            if (place && place->what != KNOWN) // temporarily: it is a layer's weight
                 read_by(build->onnx, graph->node[i], k)->frozen = true;
         }
     for (size_t i = 0; i < graph->n_initializer; i++)
@@ -184,7 +185,7 @@ static bool is_op(const MzPb__Node *node, const char *op) {
     return strcmp(node->op_type, op) == 0;
 }
 
-// Marks what depends on no embedding and on no input of floats.
+// Marks values that depend on no embedding and on no input of floats.
 static void find_constant_parts(const mezzo_onnx *onnx, bool *constant) {
     const MzPb__Graph *graph = onnx->model->graph;
     for (size_t i = 0; i < graph->n_input; i++) {
@@ -204,8 +205,8 @@ static void find_constant_parts(const mezzo_onnx *onnx, bool *constant) {
     }
 }
 
-// Angles of which Cos or Sin is taken, as rotary embeddings' frequencies, are known and not trained where they depend
-// on positions alone.
+// Marks as known, and not trained, angles of Cos or Sin that depend on positions alone, such as rotary embeddings'
+// frequencies.
 static mezzo_status find_angles(mz_onnx_build *build) {
     const mezzo_onnx *onnx = build->onnx;
     const MzPb__Graph *graph = onnx->model->graph;
@@ -230,8 +231,8 @@ static mezzo_status find_angles(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
-// A table that computed numbers are multiplied by, as rotary embeddings' cosines, is known and not trained: a weight of
-// such a product has one dimension (a norm's, a layer's scale).
+// Marks as known, and not trained, a table by which computed numbers are multiplied, such as rotary embeddings'
+// cosines: a weight of such a product has one dimension (a norm's, a layer's scale).
 static mezzo_status find_tables(mz_onnx_build *build) {
     const MzPb__Graph *graph = build->onnx->model->graph;
     MEZZO_TRY(find_angles(build));
@@ -252,8 +253,8 @@ static mezzo_status find_tables(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
-// An exporter writes the matrix of a tied head a second time, transposed. A matrix that is another's transpose, number
-// for number, and not one number all over, is that other one.
+// Ties a matrix to another one that is its transpose, number for number, and not constant: an exporter writes the
+// matrix of a tied head a second time, transposed.
 static mezzo_status tie(mz_onnx_build *build, mz_onnx_value *value, mz_onnx_value *first) {
     const int64_t rows = first->dim[0], columns = first->dim[1], n = rows * columns;
     double *a = mz_alloc((size_t)n, sizeof *a), *b = mz_alloc((size_t)n, sizeof *b);
@@ -276,7 +277,7 @@ static bool is_matrix(const mz_onnx_value *value) {
     return value->kind == MZ_ONNX_WEIGHT && value->rank == 2 && !value->of;
 }
 
-// A number that a matrix and its transpose share, and hardly any other: each matrix is read once.
+// Computes a number that a matrix and its transpose share, and few others do, so that each matrix is read once.
 static mezzo_status fingerprint(mz_onnx_build *build, const mz_onnx_value *value, uint64_t *out) {
     const size_t n = (size_t)mz_onnx_elements(2, value->dim);
     double *numbers = mz_alloc(n, sizeof *numbers);
@@ -285,7 +286,7 @@ static mezzo_status fingerprint(mz_onnx_build *build, const mz_onnx_value *value
     for (size_t i = 0; status == MEZZO_OK && i < n; i++) {
         uint64_t bits;
         memcpy(&bits, &numbers[i], sizeof bits);
-        *out += (bits ^ bits >> 29) * UINT64_C(0x9E3779B97F4A7C15); // in any order
+        *out += (bits ^ bits >> 29) * UINT64_C(0x9E3779B97F4A7C15); // a sum does not depend on the order
     }
     mz_free(numbers);
     return status;
@@ -308,7 +309,7 @@ static mezzo_status find_ties(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
-// The order that an input of a node is wanted in. False: the file's own.
+// Finds the order in which a node wants an input. Returns false for the file's own order.
 static bool wish(const MzPb__Node *node, size_t input, int rank, int *perm) {
     static const int orders[][4] = {
         [MATRIX] = {1, 0}, [CONVOLUTION] = {0, 3, 1, 2}, [TRANSPOSED_CONVOLUTION] = {3, 0, 1, 2}};
@@ -321,13 +322,14 @@ static bool wish(const MzPb__Node *node, size_t input, int rank, int *perm) {
         return false;
     for (int i = 0; i < rank; i++)
         perm[i] = orders[place->what][i];
-    if (rank == 3) // images of height 1
+    if (rank == 3) // they are images of height 1
         for (int i = 0; i < 3; i++)
             perm[i] = place->what == CONVOLUTION ? (const int[]){0, 2, 1}[i] : (const int[]){2, 0, 1}[i];
     return true;
 }
 
-// Weights that are read in one order alone are stored so: a product's as [N, K], a convolution's as [N, R, S, C].
+// Stores weights that are read in one order alone in that order: a product's as [N, K], a convolution's as [N, R, S,
+// C].
 static void find_orders(mezzo_onnx *onnx) {
     const MzPb__Graph *graph = onnx->model->graph;
     for (int pass = 0; pass < 2; pass++)
@@ -344,7 +346,7 @@ static void find_orders(mezzo_onnx *onnx) {
             }
     for (size_t i = 0; i < onnx->n_values; i++) {
         mz_onnx_value *value = &onnx->values[i];
-        bool torn = false; // between readers
+        bool torn = false; // readers want different orders
         for (int axis = 0; axis < value->rank; axis++)
             torn = torn || value->perm[axis] < 0;
         for (int axis = 0; axis < value->rank && torn; axis++)
@@ -366,7 +368,7 @@ mezzo_status mz_onnx_find_weights(mz_onnx_build *build) {
     return MEZZO_OK;
 }
 
-// Whether the value is the input, in whatever shape.
+// Returns whether the value is the input, in any shape.
 static bool is_input(const mezzo_onnx *onnx, const char *name, const char *input) {
     for (int steps = 0; steps < 64 && strcmp(name, input) != 0; steps++) {
         const mz_onnx_value *value = mz_onnx_find(onnx, name);
@@ -452,7 +454,7 @@ mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {
         MEZZO_TRY(load_one(onnx, &onnx->params[i], params));
     return MEZZO_OK;
 }
-// A tensor of the message gets other numbers for as long as it is written.
+// Replaces a tensor's numbers in the message while the message is written.
 static mezzo_status replace(const mz_onnx_param *param, const mezzo_params *params, MzPb__Tensor *tensor,
                             float **bytes) {
     const int index = mezzo_params_find(params, param->name);
@@ -511,8 +513,8 @@ mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params,
 }
 
 // --- running statistics --------------------------------------------------------------------------------------------
-// Moves one vector of n numbers; the batches' own begin at `batch`, `stride` numbers apart. A batch that overflowed,
-// whose step is skipped, moves nothing.
+// Updates one vector of n numbers; the batches' own begin at `batch`, `stride` numbers apart. A batch that overflowed,
+// whose step is skipped, changes nothing.
 static mezzo_status move_towards(mezzo_params *params, const char *name, const mz_onnx_statistics *s,
                                  const float *batch, size_t stride, int64_t batches, const bool *sound) {
     const int index = mezzo_params_find(params, name);

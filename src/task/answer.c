@@ -7,12 +7,12 @@
 
 enum { ENDS = 2 };
 
-// An answer on its way out: without white space before it, and up to a text that ends it.
+// Holds an answer during output: it loses white space at its beginning, and goes up to a text that ends it.
 typedef struct outgoing {
     mezzo_text_fn write;
     void *user;
-    const char *ends[ENDS]; // NULL or "": none
-    mz_text held;           // not handed on: it may be the beginning of an end
+    const char *ends[ENDS]; // NULL or "": there is none
+    mz_text held;           // text that waits, because it may be the beginning of an end
     bool begun, over;
 } outgoing;
 
@@ -61,7 +61,7 @@ static bool is_system(const json_t *message) {
     return role != NULL && strcmp(role, "system") == 0;
 }
 
-// Encodes the system's message and those from `first` on.
+// Encodes the system's message and the messages from `first` on.
 static mezzo_status encode_from(const mezzo_tokenizer *tok, const json_t *messages, size_t first, mz_chat_tokens *out) {
     const json_t *head = json_array_get(messages, 0);
     json_t *some = json_array(), *message;
@@ -112,11 +112,11 @@ mezzo_status mz_answer_draw(mz_sampler *s, const mz_sample_draw *d, const volati
     if (status == MEZZO_OK)
         status = mz_chat_find_end(s->tokenizer, &end);
     if (status == MEZZO_OK) {
-        const int64_t room = s->length - (int64_t)prompt.n + 1; // the last token is not read
+        const int64_t room = s->length - (int64_t)prompt.n + 1; // the model does not read the last token
         mz_draw until = how;
         a.ends[0] = end;
         until.enough = &a.over;
-        write(user, d->which, "", 0); // an answer may be empty
+        write(user, d->which, "", 0); // because an answer may be empty
         status = mz_sampler_run_on(s, prompt.tokens, prompt.n, d->length < room ? d->length : room, until, d->which,
                                    stop, hear, &a);
     }

@@ -1,7 +1,7 @@
-// The classifier's task draws examples with labels. A built-in model has the inputs "x" F32 [B, features], or of images
-// [B, side, side, channels], and "targets" I32 [B], the number of the class; a graph file has its own. Examples come
-// from a table, a folder of images for each class, .npy files or an .npz archive or, where none is named, from a set of
-// the task's own: classes that are clusters of points, of which some lie among the others'.
+// The classifier's task draws examples with labels. A built-in model has the inputs "x" F32 [B, features], or for
+// images [B, side, side, channels], and "targets" I32 [B], the number of the class; a graph file has its own. Examples
+// come from a table, a folder of images for each class, .npy files or an .npz archive or, where none is named, from a
+// set of the task's own: classes that are clusters of points, which partly overlap.
 #include <math.h>
 
 #include "data/arrays.h"
@@ -10,11 +10,11 @@
 #include "task/range.h"
 #include "io/quote.h"
 
-// The set that comes with the task. Its seed is fixed: runs of different seeds learn the same thing.
+// The task's own set. Its seed is fixed, so that runs of different seeds learn the same data.
 enum { OWN_EXAMPLES = 4096, OWN_FEATURES = 5, OWN_CLASSES = 3, CLUSTERS = 2 };
 #define OWN_SEED     UINT64_C(0x746F79)
-#define OWN_SPREAD   1.5F        // deviation of the clusters' centres; that of a cluster's points is 1
-#define PHILOX_ORDER 0xC1A50000u // the `tensor` words of this file's draws
+#define OWN_SPREAD   1.5F        // deviation of the clusters' centres; a cluster's points have a deviation of 1
+#define PHILOX_ORDER 0xC1A50000u // the `tensor` word for this file's draws
 #define PHILOX_SPLIT 0xC1A50010u
 #define PHILOX_OWN   0xC1A50020u
 
@@ -23,15 +23,15 @@ enum { OWN_EXAMPLES = 4096, OWN_FEATURES = 5, OWN_CLASSES = 3, CLUSTERS = 2 };
 
 typedef struct classifier {
     mz_task task;
-    int64_t n, n_train; // examples; the first of `order` train, the others validate
-    mz_arrays arrays;   // features and labels, each [n, …] where the model reads it
-    bool named;         // arrays have the names of the model's inputs
-    char label[128];    // the array of labels
-    mz_classes classes; // their names, of a table or folders
-    int64_t *order;     // [n]: a shuffle, as files are often sorted by class
-    char labels[512];   // where they came from, for errors
-    bool planes;        // images have channels last, and the model wants them first
-    bool drops;         // a batch that is not full is left out, as nothing distinguishes its rows
+    int64_t n, n_train; // number of examples; the first n_train of `order` train, the others validate
+    mz_arrays arrays;   // features and labels, each [n, …] as the model reads one example
+    bool named;         // the arrays have the names of the model's inputs
+    char label[128];    // name of the array with labels
+    mz_classes classes; // the classes' names, from a table or folders
+    int64_t *order;     // [n]: a random order, because files are often sorted by class
+    char labels[512];   // the source of the labels, for errors
+    bool planes;        // images have channels last, and the model reads them first
+    bool drops;         // an incomplete batch is left out, because its rows have no weights
 } classifier;
 
 static void close_task(mz_task *task) {
@@ -90,7 +90,7 @@ static mezzo_status read_features(const char *path, classifier *c) {
     return MEZZO_OK;
 }
 
-// The labels of a built-in model are classes from 0 on; the largest says how many there are.
+// Counts the classes of a built-in model: labels go from 0 to the largest one.
 static mezzo_status count_classes(const char *path, classifier *c) {
     const mz_array *y = mz_arrays_find(&c->arrays, LABELS);
     for (int64_t i = 0; i < c->n; i++) {
@@ -116,7 +116,7 @@ static mezzo_status read_labels(const char *path, bool any, classifier *c) {
     return any ? MEZZO_OK : count_classes(path, c);
 }
 
-// Classes have the numbers that the run gave them, where it kept their names.
+// Reads examples with classes, which get the numbers that the run gave them, where it kept their names.
 static mezzo_status read_labelled(const mz_task_options *o, const char *path, bool is_table, classifier *c) {
     mz_labelled data;
     mz_array *array;
@@ -146,8 +146,8 @@ static mezzo_status read_labelled(const mz_task_options *o, const char *path, bo
     return MEZZO_OK;
 }
 
-// The arrays of an archive have the names of inputs; there are as many examples as labels or, without labels, as the
-// first array has.
+// Reads an archive, whose arrays have the names of inputs. There are as many examples as labels or, without labels, as
+// the first array has.
 static mezzo_status read_archive(const mz_task_options *o, const char *path, classifier *c) {
     c->named = true;
     snprintf(c->labels, sizeof c->labels, "%s", path);
@@ -161,7 +161,7 @@ static mezzo_status read_archive(const mz_task_options *o, const char *path, cla
                : mz_fail(MEZZO_ERR_INVALID, "%s has no array '%s', which data.labels (--labels) names", path, c->label);
 }
 
-// A shuffle by Fisher and Yates, the same for every run; then the split.
+// Shuffles by Fisher and Yates, alike in every run, and then splits.
 static mezzo_status split(classifier *c, double part) {
     c->order = mz_alloc((size_t)c->n, sizeof *c->order);
     if (c->order == NULL)
@@ -251,7 +251,7 @@ static void name_shape(int rank, const int64_t *dim, char out[96]) {
         snprintf(out + n, 96 - (size_t)n, "]");
 }
 
-// Images are [side, side, channels]; a model may want [channels, side, side].
+// Returns whether images [side, side, channels] fit an input [channels, side, side].
 static bool fits_planes(const mz_array *a, const mz_input *in) {
     return a->rank == 3 && in->rank == 4 && in->dim[1] == a->dim[2] && in->dim[2] == a->dim[0] &&
            in->dim[3] == a->dim[1];
@@ -261,7 +261,7 @@ static mezzo_status check_array(classifier *c, const mz_input *in) {
     const mz_array *a = array_of(c, in);
     char ours[96], theirs[96], reader[160];
     int64_t width = 1;
-    if (a == NULL && in->role == MZ_ROLE_WEIGHT) // all alike
+    if (a == NULL && in->role == MZ_ROLE_WEIGHT) // all weights are equal
         return MEZZO_OK;
     if (a == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "%s has no array '%s', which the model %s", c->labels, in->name,
@@ -290,7 +290,7 @@ static mezzo_status check_array(classifier *c, const mz_input *in) {
     return MEZZO_OK;
 }
 
-// A target of -1, or of a graph file's ignore_index, does not count.
+// Returns whether a target does not count: it is -1, or a graph file's ignore_index.
 static bool is_ignored(const classifier *c, int64_t label) {
     return label == -1 || (c->task.model.file != NULL && label == c->task.model.config.ignore_index);
 }
@@ -384,7 +384,7 @@ static void describe(const mz_task *task, char *out, size_t size) {
              (long long)c->n);
 }
 
-// Marks take features before labels, also where labels were read first.
+// Returns whether the i-th part is read first: marks take features before labels, also where labels were read first.
 static bool reads_first(const classifier *c, size_t i) {
     return strcmp(c->arrays.items[i].name, c->label) != 0;
 }
@@ -398,7 +398,7 @@ static mezzo_data_mark mark(const mz_task *task, mz_set set) {
     const classifier *c = (const classifier *)task;
     const int64_t first = set == MZ_SET_TRAIN ? 0 : c->n_train, end = set == MZ_SET_TRAIN ? c->n_train : c->n;
     mezzo_data_mark mark = {0};
-    for (int64_t i = first; i < end && c->labels[0] != '\0'; i++) // its own set is no file that could change
+    for (int64_t i = first; i < end && c->labels[0] != '\0'; i++) // the task's own set is no file that could change
         for (size_t k = 0; k < 2 * c->arrays.count; k++) {
             const mz_array *a = &c->arrays.items[k % c->arrays.count];
             const size_t width = (size_t)a->width * mz_array_size(a);
@@ -428,7 +428,7 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
                          (long long)r->n, set == MZ_SET_TRAIN ? "training" : "validation", (long long)rows);
 }
 
-// Bytes become brightness; their channels are last, and `channels` of them go first.
+// Converts bytes to brightness; their channels are last, and those of the input come first.
 static void fill_bytes(const uint8_t *from, int64_t channels, int64_t pixels, float *to) {
     for (int64_t c = 0; c < channels; c++)
         for (int64_t i = 0; i < pixels; i++)
@@ -530,7 +530,7 @@ static void blank(mz_examples *examples) {
             fill_none(&examples->input[k], row);
 }
 
-// Counts targets that are a class or, where targets are numbers, rows that have a weight.
+// Counts targets that are a class or, where targets are numbers, rows with a weight.
 static uint64_t weight(const mz_examples *examples) {
     const mz_input *in = mz_examples_input(examples, MZ_ROLE_TARGETS);
     if (in != NULL && in->dtype == MEZZO_F32)

@@ -1,18 +1,19 @@
-// A row of logits is read in pieces of a fixed size, each by one thread: what a piece finds and sums depends on nothing
-// else, and pieces are put together in order, so that no bit depends on the number of threads.
+// Draws tokens. Threads read a row of logits in pieces of a fixed size. The result of a piece depends on nothing else,
+// and pieces are combined in order, so that no bit depends on the number of threads.
 #include "task/draw.h"
 
 #include <float.h>
 #include <math.h>
 
-#define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word of sampling draws
-#define PIECE         1024        // tokens
-#define SEVERAL       8           // pieces that are worth more than one thread
+#define PHILOX_SAMPLE 0x5A3F1E00u // the `tensor` word for sampling draws
+#define PIECE         1024        // in tokens
+#define SEVERAL       8           // the least number of pieces for which several threads are used
 #define BUCKET_BITS   12
-#define LOWEST        -700.0 // a logit so far below the likeliest one, divided by the temperature, weighs nothing
+// a logit that, divided by the temperature, is this far below the likeliest one has weight 0
+#define LOWEST        -700.0
 
 typedef struct piece {
-    int32_t most, least; // keys
+    int32_t most, least; // the largest and the smallest key
     bool nan;
     double sum; // of weights
 } piece;
@@ -22,7 +23,7 @@ struct mz_draw_room {
     int threads;
     double *weights; // [vocab]
     piece *of;       // [pieces]
-    int32_t *rest;   // [vocab]: tokens among which a limit is looked for
+    int32_t *rest;   // [vocab]: tokens among which a limit is searched
     double amount[1 << BUCKET_BITS];
 };
 
@@ -59,7 +60,7 @@ static inline int32_t bits_of(float x) {
     return bits;
 }
 
-// Returns an integer in the order of the numbers; both zeros have the same one.
+// Returns an integer that orders like the number; both zeros have the same one.
 static inline int32_t key_of(float x) {
     const int32_t bits = bits_of(x + 0.0f);
     return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
@@ -93,14 +94,14 @@ static void look_at(const mz_draw_room *c, const float *logits, int64_t p) {
     c->of[p] = (piece){.most = most, .least = least, .nan = nan != 0};
 }
 
-// e^x for -708 ≤ x ≤ 0 to 2 ulp, without a branch or a call, so that compilers make vectors of it: e^x = 2^n·e^r,
-// |r| ≤ ln 2/2, and the Taylor polynomial of degree 13, whose remainder is below 2^-57.
+// Returns e^x for -708 ≤ x ≤ 0 to 2 ulp, without a branch or a call, so that compilers vectorize it: e^x = 2^n·e^r, |r|
+// ≤ ln 2/2, and the Taylor polynomial of degree 13, whose remainder is below 2^-57.
 static inline double exp_below(double x) {
     const double shift = 0x1.8p52, n = x * 0x1.71547652b82fep0 + shift;
     const double r = x - (n - shift) * 0x1.62e42fee00000p-1 - (n - shift) * 0x1.a39ef35793c76p-33;
     uint64_t bits;
     memcpy(&bits, &n, sizeof bits);
-    bits = (bits + 1023) << 52; // what stands above n leaves at the top
+    bits = (bits + 1023) << 52; // bits above n are shifted out
     double power, p = 1.0 / 6227020800;
     memcpy(&power, &bits, sizeof power);
     p = p * r + 1.0 / 479001600;
@@ -133,13 +134,13 @@ static double sum_of(const double *weights, int64_t n) {
     return all;
 }
 
-// The least key of a number that is not below x: with one below it a weight could be of less than exp_below takes.
+// Returns the least key of a number that is not below x: a lower one could have a weight below what exp_below computes.
 static int32_t key_from(double x) {
     const float nearest = x > -FLT_MAX ? (float)x : -FLT_MAX;
     return key_of(nearest) + ((double)nearest < x);
 }
 
-// Weights of the tokens whose keys are `least` or more, relative to the likeliest token's; the others' are 0.
+// Computes weights relative to the likeliest token's for tokens whose keys are at least `least`; the others' are 0.
 static void weigh(const mz_draw_room *c, const float *logits, double best, double temperature, int32_t least,
                   int64_t p) {
     const int64_t from = p * PIECE, n = end_of(c, p) - from;
@@ -160,9 +161,9 @@ static double sum_pieces(const mz_draw_room *c) {
 }
 
 // --- limits --------------------------------------------------------------------------------------------------------
-// Returns the greatest key such that the tokens of that key and of greater ones amount to `goal`, each by its weight,
-// or as one without weights. *short_of: what is missing without the tokens of that key. Buckets of keys below the
-// greatest one: the one that reaches the goal is divided again, until it is one key.
+// Returns the greatest key such that the tokens with this key and greater ones sum to `goal`, by weight, or counted as
+// one each. *short_of: what is missing without the tokens of this key. It counts by buckets of keys; the bucket that
+// reaches the goal is divided again, until it is one key.
 static int32_t limit_of(mz_draw_room *c, const float *logits, bool weighed, double goal, int32_t most, int32_t least,
                         double *short_of) {
     int64_t n = c->vocab, top = most, bottom = least; // of the keys that are left
@@ -193,8 +194,8 @@ static int32_t limit_of(mz_draw_room *c, const float *logits, bool weighed, doub
     return (int32_t)top;
 }
 
-// Nucleus sampling (Holtzman et al., 2020): the fewest likeliest tokens whose probabilities reach p stay, the one that
-// reaches it included; of equal ones the lower tokens.
+// Keeps a nucleus (Holtzman et al., 2020): the fewest likeliest tokens whose probabilities reach p stay, including the
+// one that reaches it; of equal ones the lower tokens.
 static void keep_nucleus(mz_draw_room *c, const float *logits, double goal, int32_t most, int32_t least) {
     double short_of;
     const int32_t limit = limit_of(c, logits, true, goal, most, least, &short_of);
@@ -211,14 +212,13 @@ static void keep_nucleus(mz_draw_room *c, const float *logits, double goal, int3
 }
 
 // --- choosing ------------------------------------------------------------------------------------------------------
-static double uniform53(const mz_draw *draw) { // [0, 1)
+static double uniform53(const mz_draw *draw) { // a number in [0, 1)
     uint32_t words[4];
     mz_philox((mz_philox_key){draw->seed, 0, PHILOX_SAMPLE}, draw->index, words);
     return (double)((uint64_t)words[0] << 21 | words[1] >> 11) * 0x1p-53;
 }
 
-// Returns the token at which the weights, summed up, exceed `left`; the last one of any weight, should rounding leave
-// some.
+// Returns the token at which the sum of weights exceeds `left`; the last one with a weight, should rounding leave some.
 static int32_t token_at(const mz_draw_room *c, double left) {
     int64_t p = 0, last = 0;
     for (; p < c->pieces && left >= c->of[p].sum; p++) {

@@ -1,5 +1,5 @@
-// Draws pictures and the conditions that they are predicted from. Brightness b becomes b/127.5 - 1. A radio map's
-// condition is two pictures: the buildings, and where the transmitter is, shown by the free-space loss from there.
+// Draws pictures and the conditions from which they are predicted. Brightness b becomes b/127.5 - 1. A radio map's
+// condition is two pictures: the buildings, and the transmitter's position, shown by the free-space loss from there.
 #include "task/images.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "runtime/program.h"
 #include "task/range.h"
 
-#define PHILOX_ORDER   0x1A6E0000u // the `tensor` words of this file's draws
+#define PHILOX_ORDER   0x1A6E0000u // the `tensor` word for this file's draws
 #define PHILOX_TIME    0x1A6E0001u
 #define PHILOX_START   0x1A6E0002u
 #define PHILOX_MADE_UP 0x1A6E0003u
@@ -19,8 +19,8 @@
 typedef struct images {
     mz_task task;
     mz_pictures p;
-    float *distance; // [size, size]: radio maps: brightness by free-space loss, of a place so many pixels away
-    float *latent;   // [n, side, side, channels], scaled: what stands for pictures; NULL: pictures do
+    float *distance; // [size, size], for radio maps: brightness by free-space loss, at this distance in pixels
+    float *latent;   // [n, side, side, channels], scaled: latents that replace pictures; NULL: pictures are learned
     double scale;
 } images;
 
@@ -113,7 +113,7 @@ static bool has(const mz_task *task, mz_set set) {
     return set == MZ_SET_TRAIN ? t->p.n_train > 0 : t->p.n > t->p.n_train;
 }
 
-// Marks pictures, also where their latents are learned: those have a checksum of their own in the run folder.
+// Marks pictures, also where their latents are learned; those have a checksum of their own in the run folder.
 static mezzo_data_mark mark(const mz_task *task, mz_set set) {
     const mz_pictures *p = &((const images *)task)->p;
     const int64_t first = set == MZ_SET_TRAIN ? 0 : p->n_train, end = set == MZ_SET_TRAIN ? p->n_train : p->n;
@@ -141,7 +141,7 @@ static mezzo_status open_source(const mz_task *task, mz_set set, mz_order order,
     return mz_range_open(range, "images", t->p.n_train, rows, source);
 }
 
-// Brightness of every byte: a picture has more pixels than there are bytes.
+// A table of the brightness of every byte, because a picture has more pixels than there are bytes.
 typedef struct brightness {
     float of[256];
 } brightness;
@@ -160,7 +160,7 @@ static void put_picture(const mz_pictures *p, int64_t example, float *out) {
         out[i] = b.of[p->picture[example * n + i]];
 }
 
-// Numbers of what is learned: of a picture, or of its latent.
+// Returns the number of values that are learned: of a picture, or of its latent.
 static int64_t numbers(const images *t) {
     return t->task.sizes.image_size * t->task.sizes.image_size * t->task.sizes.channels;
 }
@@ -172,7 +172,8 @@ static void put_learned(const images *t, int64_t example, float *out) {
         memcpy(out, t->latent + example * numbers(t), (size_t)numbers(t) * sizeof *out);
 }
 
-// Free-space brightness of a line, seen from column x: `far` has it by the distance in columns. Every other number.
+// Writes the free-space brightness of a line, seen from column x, into every second number: `far` has it by the
+// distance in columns.
 static void put_distance(const float *far, int64_t size, int64_t x, float *out) {
     for (int64_t i = 0; i < x; i++)
         out[2 * i] = 2 * far[x - i] - 1;
@@ -180,7 +181,7 @@ static void put_distance(const float *far, int64_t size, int64_t x, float *out) 
         out[2 * i] = 2 * far[i - x] - 1;
 }
 
-// [size, size, condition_channels]: the largest part of a batch.
+// Writes [size, size, condition_channels], the largest part of a batch.
 static void put_condition(const images *t, int64_t example, float *out) {
     const mz_pictures *p = &t->p;
     const mz_example *e = &p->example[example];
@@ -198,8 +199,8 @@ static void put_condition(const images *t, int64_t example, float *out) {
     }
 }
 
-// Draws time and noise of row `index`, and its part of the loss: always the same in a pass in order, so that losses
-// compare.
+// Draws time and noise of row `index`, and its part of the loss. They are the same in every ordered pass, so that
+// losses are comparable.
 static void put_draws(const mz_range *r, uint64_t index, const mz_model_sizes *m, float weight, int64_t i,
                       mz_examples *out) {
     uint32_t words[4];
@@ -223,7 +224,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
     const mz_model_sizes *m = &source->task->wants;
     const mz_range *r = source->state;
     mz_examples *x = &source->examples;
-    const int64_t rows = x->items, n = t->p.size * t->p.size; // of a condition
+    const int64_t rows = x->items, n = t->p.size * t->p.size; // n: numbers of a condition's picture
     int64_t counted = 0;
     if (!r->random)
         k %= source->batches;
@@ -357,16 +358,16 @@ typedef struct predicting {
     mezzo_program *program;
     const mz_predict *request;
     const volatile sig_atomic_t *stop;
-    int64_t batch, n, pixels; // n: numbers of a picture, or of its latent; pixels of the picture
+    int64_t batch, n, pixels; // n: numbers of a picture, or of its latent; pixels: those of the picture
     mz_examples x;
     float *prediction, *fresh, *truth;
-    float *decoded; // [batch, pixels]: of latents
+    float *decoded; // [batch, pixels]: pictures decoded from latents
     mz_diffusion_sampler sampler;
     mz_picture sheet;
     mz_image_total total;
 } predicting;
 
-// Draws the noise of a row: each picture and step has its own.
+// Draws the noise of a row, different for each picture and step.
 static void row_noise(const predicting *p, int64_t example, int step, float *out) {
     uint32_t words[4];
     mz_philox((mz_philox_key){p->request->seed, (uint32_t)step, PHILOX_START}, (uint64_t)example, words);
@@ -401,7 +402,7 @@ static mezzo_status run_step(predicting *p, const int64_t *examples, int step) {
     return MEZZO_OK;
 }
 
-// The pictures of the batch's latents, which the input "image" has.
+// Decodes pictures from the batch's latents, which the input "image" has.
 static mezzo_status decode(predicting *p) {
     const float *x = mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
     for (int64_t i = 0; i < p->batch * p->n; i++)
@@ -470,7 +471,7 @@ static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {
     float *predicted = p->decoded != NULL ? p->decoded : (float *)mz_examples_input(&p->x, MZ_ROLE_IMAGE)->data;
     for (int64_t at = 0; at < count; at += p->batch) {
         mz_work("images", at, count);
-        for (int64_t i = 0; i < p->batch; i++) // the last batch is filled up with its last one
+        for (int64_t i = 0; i < p->batch; i++) // the last batch is filled up with copies of its last example
             examples[i] = p->t->p.order[first + (at + i < count ? at + i : count - 1)];
         MEZZO_TRY(predict_batch(p, examples));
         for (int64_t i = 0; i < p->batch && at + i < count; i++)

@@ -5,14 +5,14 @@
 #include "io/file.h"
 #include "task/pack.h"
 
-// Philox's `tensor` word of these draws: no loader's, which count parts from 0xDA7A0000 on.
+// Philox's `tensor` word for these draws; loaders count theirs from 0xDA7A0000 on.
 #define PHILOX_INSTRUCTIONS 0xDA7B0000u
 
-// The part of one file.
+// The records of one file.
 typedef struct part {
-    uint64_t first, count; // of the set's records
-    uint64_t before;       // records of the parts before this one
-    double weight;         // of all its records, with those of the parts before
+    uint64_t first, count; // indices into the set's records
+    uint64_t before;       // number of records in earlier parts
+    double weight;         // of all records of this part and the earlier ones
 } part;
 
 struct mz_instructions {
@@ -21,7 +21,7 @@ struct mz_instructions {
     size_t n_parts;
     uint64_t count;
     double weight; // of all records
-    bool even;     // all records have the same weight
+    bool even;     // all records have equal weight
 };
 
 void mz_instructions_free(mz_instructions *x) {
@@ -61,7 +61,7 @@ uint64_t mz_instructions_count(const mz_instructions *x) {
 
 static const mz_record_range *record(const mz_instructions *x, uint64_t i) {
     size_t low = 0, high = x->n_parts;
-    while (high - low > 1) { // the last part that begins at or before i; parts without records are skipped
+    while (high - low > 1) { // finds the last part that begins at or before i; parts without records are skipped
         const size_t middle = low + (high - low) / 2;
         *(x->parts[middle].before <= i ? &low : &high) = middle;
     }
@@ -122,12 +122,12 @@ static uint64_t pick(const mz_instructions *x, const mz_instruction_order *o, ui
     size_t i = 0;
     while (i + 1 < x->n_parts && (at >= x->parts[i].weight || x->parts[i].count == 0))
         i++;
-    while (x->parts[i].count == 0) // a sum of weights that was rounded
+    while (x->parts[i].count == 0) // the sum of weights was rounded
         i--;
     return x->parts[i].before + uniform(words, x->parts[i].count);
 }
 
-// The place of a record among those that count, by the number of its draw; `count`: there is none.
+// Returns the index of a record among those that count, by the number of its draw; `count`: there is none.
 static uint64_t drawn(const mz_instructions *x, const mz_instruction_order *o, uint64_t draw) {
     return o->random ? pick(x, o, draw) : draw < x->count ? draw : x->count;
 }
@@ -148,7 +148,7 @@ struct mz_instruction_rows {
     const mz_instructions *x;
     mz_instruction_order order;
     mz_packer *packer;
-    uint64_t batches; // of a pass
+    uint64_t batches; // of one pass
     mz_packed pieces[MZ_PACK_BLOCK];
 };
 
@@ -173,7 +173,7 @@ void mz_instruction_rows_free(mz_instruction_rows *rows) {
     mz_free(rows);
 }
 
-// A pass of random draws is as many as a pass in order has.
+// Opens the packer. A pass of random draws is as long as an ordered pass.
 static mezzo_status open_packer(mz_instruction_rows *rows) {
     const mz_instruction_order *o = &rows->order;
     const uint64_t pass = mz_instructions_batches(rows->x, 1);

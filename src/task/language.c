@@ -1,4 +1,4 @@
-// Draws windows of a token stream, where each token's target is the next one, or instructions, where only the tokens of
+// Draws windows of a token stream, where each token's target is the next one, or instructions, where only tokens of
 // answers are targets. Inputs are "tokens" and "targets", I32 [B, T].
 #include <math.h>
 
@@ -13,18 +13,18 @@
 #include "task/task.h"
 
 #define TOKENIZER_FILE "tokenizer.json"
-#define PHILOX_MADE_UP 0x70CE // the `tensor` word of made-up tokens
+#define PHILOX_MADE_UP 0x70CE // the `tensor` word for made-up tokens
 
 typedef struct language {
     mz_task task;
-    mezzo_corpus *corpus;             // NULL where only samples are wanted
+    mezzo_corpus *corpus;             // NULL where only samples are drawn
     mz_record_set sets[2];            // the records of each part
-    mz_instructions *told[2];         // instead of a corpus: instructions, by part
-    mezzo_tokenizer *loaded;          // the tokenizer that was loaded without a corpus
+    mz_instructions *told[2];         // instructions by part, instead of a corpus
+    mezzo_tokenizer *loaded;          // a tokenizer that was loaded without a corpus
     const mezzo_tokenizer *tokenizer; // NULL where shards came without one
-    uint32_t *lengths;                // [vocab of the tokenizer]: bytes of text; NULL where there is none
-    int32_t end;                      // task.packs, a corpus: the token that ends a document
-    double packable;                  // task.padding as it is, or would be, packed
+    uint32_t *lengths;                // [vocab of the tokenizer]: bytes of text; NULL without a tokenizer
+    int32_t end;                      // with task.packs and a corpus: the token that ends a document
+    double packable;                  // task.padding with packing, whether or not it is used
     mz_sampler *sampler;
 } language;
 
@@ -42,14 +42,14 @@ static void close_task(mz_task *task) {
     mz_free(l);
 }
 
-// Documents alone are a text.
+// Takes documents as a text, where the records are documents alone.
 static mezzo_status take_documents(language *l, double split, bool validates) {
     mezzo_tokenizer *tokenizer = l->loaded;
     l->loaded = NULL;
     MEZZO_TRY(mz_corpus_from_records(&l->sets[MEZZO_TRAIN], validates ? &l->sets[MEZZO_VALIDATION] : NULL, split,
                                      tokenizer, &l->corpus));
     for (size_t i = 0; i < MZ_COUNT(l->sets); i++)
-        mz_chat_tokens_free(&l->sets[i].all); // the corpus has its own
+        mz_chat_tokens_free(&l->sets[i].all); // the corpus has a copy
     return MEZZO_OK;
 }
 
@@ -63,7 +63,7 @@ static mezzo_status open_records(language *l, const mz_task_options *o, const mz
     MEZZO_TRY(mz_record_set_open(train, o->form, l->loaded, &l->sets[MEZZO_TRAIN]));
     if (validates)
         MEZZO_TRY(mz_record_set_open(o->validation, o->form, l->loaded, &l->sets[MEZZO_VALIDATION]));
-    if (sets[0].conversations > 0) // samples and exports are asked as it was trained
+    if (sets[0].conversations > 0) // samples and exports use the format of training
         MEZZO_TRY(mz_chat_keep_default(&l->loaded->chat));
     if (sets[0].documents == sets[0].count && sets[1].documents == sets[1].count)
         return take_documents(l, end, validates);
@@ -93,7 +93,7 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
     return mz_corpus_open(&c, &from, &l->corpus);
 }
 
-// A token that no text is encoded to, such as the one that ends a text, stands for no bytes.
+// Finds the bytes of each token's text; a token that encoding never makes, such as the one that ends a text, has 0.
 static mezzo_status find_lengths(language *l) {
     const mezzo_tokenizer *t = l->tokenizer;
     if (t == NULL)
@@ -110,7 +110,7 @@ static mezzo_status find_lengths(language *l) {
     return MEZZO_OK;
 }
 
-// Records fill rows; of a text, documents are separated by the token that ends them.
+// Opens packing: records fill rows, and a text's documents are separated by the token that ends them.
 static mezzo_status open_packing(language *l, const char *path) {
     mz_chat_tokens end = {0};
     l->task.packs = l->task.masks = true;
@@ -161,7 +161,8 @@ static void describe(const mz_task *task, char *out, size_t size) {
 
 static const char *const part_names[] = {[MEZZO_TRAIN] = "", [MEZZO_VALIDATION] = "validation "};
 
-// A record whose prompt fills the context, or whose answer is empty, has no target: nothing is learned from it.
+// Refuses a part without targets. A record whose prompt fills the context, or whose answer is empty, has none, and
+// nothing is learned from it.
 static mezzo_status check_targets(language *l, mezzo_corpus_part part) {
     const mz_instructions *told = l->told[part];
     const long long length = (long long)l->task.wants.length;
@@ -202,7 +203,7 @@ static mezzo_status check_model(mz_task *task) {
     return find_padding(l);
 }
 
-// How much of the training batches is padding, and what packing makes of it, or would.
+// Reports how much of the training batches is padding, and how much it is, or would be, with packing.
 static void report_padding(const language *l) {
     const double alone = l->task.padding_alone, packed = l->packable;
     if (isnan(alone))
@@ -214,7 +215,7 @@ static void report_padding(const language *l) {
         mz_log("notice", "%.1f%% of a batch is padding; packed (--pack) it would be %.1f%%", 100 * alone, 100 * packed);
 }
 
-// Reports what was read: a line for each set, and the first records that were refused.
+// Reports what was read: a line for each set, and the first refused records.
 static void report(const mz_task *task) {
     const language *l = (const language *)task;
     for (size_t i = 0; i < MZ_COUNT(l->sets); i++) {
@@ -315,8 +316,8 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
     return MEZZO_OK;
 }
 
-// Tokens are 0 … vocab - 1; a target may be ignored, -1. One comparison does both: as unsigned numbers, negative ones
-// are large.
+// Checks that tokens are 0 … vocab - 1; a target may be -1, which is ignored. One comparison does both, because
+// negative numbers are large as unsigned ones.
 static bool check_tokens(const int32_t *tokens, int64_t n, uint32_t vocab, int32_t from, int64_t *at) {
     bool bad = false;
     for (int64_t i = 0; i < n; i++)

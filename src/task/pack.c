@@ -1,6 +1,6 @@
 #include "task/pack.h"
 
-enum { EMPTY_BLOCKS = 64 }; // in turn, after which no piece is expected any more
+enum { EMPTY_BLOCKS = 64 }; // after this many empty blocks in a row, no more pieces are expected
 
 // Says where piece i of the block lies; row -1: nowhere.
 typedef struct place {
@@ -13,11 +13,12 @@ struct mz_packer {
     const void *user;
     uint64_t pieces;
     int64_t length;
-    uint64_t *first, *used;          // by block: its first row; the positions of all pieces before it
-    size_t n, cap_first, cap_used;   // blocks whose end is known: first and used have n + 1 numbers
-    uint64_t block;                  // the one in `places`; UINT64_MAX: none
+    uint64_t *first, *used;          // by block: its first row; the positions of all earlier pieces
+    size_t n, cap_first, cap_used;   // n: blocks whose end is known; first and used have n + 1 numbers
+    uint64_t block;                  // the block in `places`; UINT64_MAX: none
     place places[MZ_PACK_BLOCK];     // of its pieces
-    int64_t free[2 * MZ_PACK_BLOCK]; // a tree: node i has the larger of nodes 2i and 2i + 1, leaves what rows have left
+    int64_t free[2 * MZ_PACK_BLOCK]; // a tree: node i has the larger of nodes 2i and 2i + 1, and leaves have the free
+                                     // positions of rows
 };
 
 mezzo_status mz_packer_create(mz_piece_size *size, const void *user, uint64_t pieces, int64_t length, mz_packer **out) {
@@ -48,8 +49,8 @@ void mz_packer_free(mz_packer *p) {
     mz_free(p);
 }
 
-// The first row with room, which then has less. A row that nothing lies in has all of its room, so that rows are opened
-// in order.
+// Puts a piece into the first row with enough free positions. A row without pieces has all positions free, so rows are
+// opened in order.
 static place put(mz_packer *p, int64_t size) {
     size_t node = 1;
     while (node < MZ_PACK_BLOCK)
@@ -61,7 +62,7 @@ static place put(mz_packer *p, int64_t size) {
     return at;
 }
 
-// Fills `places`; *rows and *positions are those of the block.
+// Fills `places`; *rows and *positions belong to the block.
 static void pack_block(mz_packer *p, uint64_t block, uint64_t *rows, uint64_t *positions) {
     *rows = *positions = 0;
     for (size_t i = 0; i < MZ_COUNT(p->free); i++)
@@ -81,7 +82,7 @@ static uint64_t blocks_of(uint64_t pieces) {
     return pieces / MZ_PACK_BLOCK + (pieces % MZ_PACK_BLOCK != 0);
 }
 
-// Packs the next block and learns where it ends.
+// Packs the next block and notes where it ends.
 static mezzo_status learn_block(mz_packer *p) {
     uint64_t rows, positions;
     MEZZO_TRY(MZ_RESERVE(p->first, p->cap_first, p->n + 2));

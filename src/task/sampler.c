@@ -1,8 +1,8 @@
-// Generates text from a model. Keys and values of what was read are kept, so that a token costs one position: a program
-// of one position draws, and one of several reads prompts. Past the model's context the window moves on with every
-// token, and with it all positions: from there on, and where a device has no kernel for cached attention, the whole
-// window is evaluated for each token, as causal attention makes what stands after the last token, zeros, irrelevant to
-// it.
+// Generates text from a model. It keeps keys and values of the tokens that were read, so that a token costs one
+// position: a program of one position draws, and one of several reads prompts. After the model's context is full, the
+// window moves with every token, and with it all positions: from there on, and where a device has no kernel for cached
+// attention, the whole window is evaluated for each token. Causal attention makes the zeros after the last token
+// irrelevant.
 #include "data/tokenizer.h"
 #include "runtime/program.h"
 #include "session/session.h"
@@ -13,7 +13,7 @@
 #define SHORT   6
 
 // --- programs ------------------------------------------------------------------------------------
-// Writes what stays the same from token to token. The loss is not read here: every target is ignored.
+// Writes inputs that are the same for every token. The loss is not read here, because every target is ignored.
 static mezzo_status write_fixed(mz_sampler *s, const mz_form *form, mezzo_program *program) {
     mz_input inputs[MZ_MODEL_INPUTS];
     const int n = mz_model_inputs(&s->model, form, inputs);
@@ -70,7 +70,7 @@ static mezzo_status copy_options(mz_sampler *s, const mezzo_program_options *opt
     if (s->overrides == NULL)
         return MEZZO_ERR_MEMORY;
     for (int i = 0; i < options->n_overrides; i++)
-        s->overrides[i] = options->overrides[i]; // the patterns are the configuration's, which outlives the sampler
+        s->overrides[i] = options->overrides[i]; // the patterns belong to the configuration, which outlives the sampler
     return MEZZO_OK;
 }
 
@@ -124,14 +124,15 @@ fail:
     return status;
 }
 
-// As mz_sampler_create opens its programs, which share a cache, and the whole window where a sample is longer than it.
+// Computes the memory of the programs that mz_sampler_create opens, which share a cache, and of the whole window where
+// a sample is longer than it.
 mezzo_status mz_sampler_sketch(mezzo_device *device, const mz_session_options *o, int64_t tokens, size_t *bytes) {
     const int64_t length = mz_model_sizes_of(&o->model).length, chunk = length < PREFILL ? length : PREFILL;
     const mz_form one = form_of(1, true, 0), several = form_of(chunk, true, 0), whole = form_of(length, false, 0);
     mezzo_memory m;
     *bytes = 0;
     const mezzo_status status = mz_session_sketch_forward(device, o, &one, &m);
-    const bool cached = status != MEZZO_ERR_UNSUPPORTED; // else there is no kernel for a cache
+    const bool cached = status != MEZZO_ERR_UNSUPPORTED; // otherwise there is no kernel for a cache
     if (cached) {
         MEZZO_TRY(status);
         *bytes += m.activations + m.workspace + m.inputs;
@@ -171,7 +172,7 @@ size_t mz_sampler_memory(const mz_sampler *s) {
 }
 
 // --- running -------------------------------------------------------------------------------------
-// Fills the window with the prompt's last tokens; *n is how many.
+// Fills the window with the prompt's last tokens; *n is their number.
 static void start_with(mz_sampler *s, const int32_t *tokens, size_t count, int64_t *n) {
     const size_t kept = count > (size_t)s->length ? (size_t)s->length : count;
     *n = 1;
@@ -190,20 +191,21 @@ static mezzo_status start(mz_sampler *s, const char *prompt, int64_t *n) {
     if (status == MEZZO_OK)
         start_with(s, list.tokens, list.n, n);
     mz_token_list_free(&list);
-    // A text without a line break may have no token for the implied prompt: then the first token starts.
+    // A text without a line break may lack a token for the implied prompt; then the first token starts.
     if (status != MEZZO_OK && status != MEZZO_ERR_MEMORY && text != prompt)
         return MEZZO_OK;
     return mz_context(status, "the prompt: ");
 }
 
 // Reads the window's positions done … done + tokens - 1 into the caches; *row is the last position's logits. Positions
-// after the window's last token, where a program has more, are read too and are overwritten before they are seen.
+// after the window's last token, where a program has more, are read, too, and are overwritten before attention sees
+// them.
 static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_t tokens, int64_t n, float **row) {
     int32_t ids[PREFILL], positions[PREFILL];
     for (int64_t i = 0; i < tokens; i++) {
         int64_t at = s->done + i;
         ids[i] = at < n ? s->window[at] : 0;
-        positions[i] = (int32_t)(at < s->length ? at : s->length - 1); // the first counts; all must be in the table
+        positions[i] = (int32_t)(at < s->length ? at : s->length - 1); // the first ones count; all must be in the table
     }
     size_t bytes = (size_t)tokens * sizeof *ids;
     MEZZO_TRY(mezzo_program_write(program, s->tokens, ids, bytes));
@@ -211,14 +213,14 @@ static mezzo_status read_positions(mz_sampler *s, mezzo_program *program, int64_
     MEZZO_TRY(mezzo_program_run(program, NULL, 0, 0));
     int64_t read = n - s->done < tokens ? n - s->done : tokens;
     s->done += read;
-    if (s->done < n) // not the last piece: its logits are not needed
+    if (s->done < n) // it is not the last piece, so its logits are not needed
         return MEZZO_OK;
     MEZZO_TRY(mezzo_program_read(program, "logits", s->logits, (size_t)(tokens * s->vocab) * sizeof *s->logits));
     *row = s->logits + (read - 1) * s->vocab; // [1, tokens, V]
     return MEZZO_OK;
 }
 
-// Programs for a text of n tokens: where its positions are others than a shorter text's, it is read again.
+// Opens programs for a text of n tokens: where its positions differ from a shorter text's, the text is read again.
 static mezzo_status reach(mz_sampler *s, int64_t n) {
     if (mz_model_is_long(&s->model, n) == mz_model_is_long(&s->model, s->reach))
         return MEZZO_OK;
@@ -265,7 +267,7 @@ static mezzo_status draw_all(mz_sampler *s, int64_t n, int64_t tokens, mz_draw d
             write(user, index, text, bytes);
         if (n == s->length) {
             memmove(s->window, s->window + 1, (size_t)(--n) * sizeof *s->window);
-            s->done = -1; // every position changes: the caches hold nothing any more
+            s->done = -1; // every position changes, so the caches are invalid
         }
         s->window[n++] = token;
     }
@@ -280,7 +282,7 @@ mezzo_status mz_sampler_run(mz_sampler *s, const char *prompt, int64_t tokens, m
     return draw_all(s, n, tokens, draw, index, stop, write, user);
 }
 
-// How many positions of this prompt the caches hold; its last one is read for its logits.
+// Returns how many positions of this prompt the caches hold; its last one is always read, for its logits.
 static int64_t known_positions(const mz_sampler *s, const int32_t *prompt, size_t count) {
     int64_t n = 0;
     while (n < s->done && (size_t)n + 1 < count && count <= (size_t)s->length && s->window[n] == prompt[n])

@@ -1,4 +1,4 @@
-// Measures how good a model is on data that it is not trained on.
+// Measures a model on data on which it is not trained.
 #include <math.h>
 
 #include "runtime/program.h"
@@ -8,7 +8,7 @@ static int64_t count_targets(const mz_source *source) {
     return (int64_t)(mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->bytes / sizeof(int32_t));
 }
 
-// Targets whose class has the largest logit; of equal ones the lowest class. Targets are I32 [targets].
+// Counts targets whose class has the largest logit; of equal ones the lowest class. Targets are I32 [targets].
 static uint64_t count_right(const mz_source *source) {
     const int32_t *targets = mz_examples_input(&source->examples, MZ_ROLE_TARGETS)->data;
     uint64_t right = 0;
@@ -22,7 +22,7 @@ static uint64_t count_right(const mz_source *source) {
     return right;
 }
 
-// Sums over numbers t that were predicted as p: their count, of |p - t|, (p - t)², t and t².
+// Sums over numbers t that were predicted as p: their count, |p - t|, (p - t)², t and t².
 typedef struct sums {
     double n, absolute, squared, t, t2;
 } sums;

@@ -127,7 +127,7 @@ mezzo_status mz_examples_write(const mz_examples *examples, mezzo_program *progr
     return MEZZO_OK;
 }
 
-// Room for what mz_evaluate compares with the targets.
+// Allocates memory for what mz_evaluate compares with the targets.
 static mezzo_status take_scores(mz_source *source) {
     const mz_input *targets = mz_examples_input(&source->examples, MZ_ROLE_TARGETS);
     const size_t n = targets != NULL ? targets->bytes / sizeof(float) : 0;

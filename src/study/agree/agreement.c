@@ -1,7 +1,7 @@
-// Judges what several files say about precision together. Who is followed where they differ, in the order of `rank`:
-//   DeepSpeed's engine reads its own file. Lightning's Trainer reads its own argument. A trainer that turns fp16 or
-//   bf16 on overwrites accelerate's mixed_precision (Hugging Face's TrainingArguments do). A trainer that turns nothing
-//   on leaves accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer believes.
+// Judges what several files say about precision together. Where they differ, `rank` orders them: DeepSpeed's engine
+// reads its own file. Lightning's Trainer reads its own argument. A trainer that turns fp16 or bf16 on overwrites
+// accelerate's mixed_precision (Hugging Face's TrainingArguments do). A trainer that turns nothing on leaves
+// accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer's own settings.
 #include "study/agree/agreement.h"
 
 enum { NOTE, CONFLICT };
@@ -19,7 +19,7 @@ const char *mz_finding_name(mz_finding_kind kind) {
     return rules[kind].name;
 }
 
-// "a.yaml:3 (amp: false)"
+// A setting as messages show it: "a.yaml:3 (amp: false)".
 typedef struct place {
     char text[300];
 } place;
@@ -56,7 +56,7 @@ static int rank(const mz_asked *file) {
     if (v == NULL)
         return 0;
     if (v->ask == MZ_ASK_AUTO && file->asker != MZ_ASKER_MEZZO)
-        return 1; // takes another file's word
+        return 1; // such a trainer follows another file
     switch (file->asker) {
     case MZ_ASKER_DEEPSPEED:
         return v->weak && v->ask == MZ_ASK_FP32 ? 2 : 6;
@@ -100,7 +100,7 @@ static const char *reason_of(const mz_asked *file, int n) {
 // Returns the loss scaling that the followed file states, or the default of the program that reads it.
 static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_scaler anywhere) {
     if (v->ask != MZ_ASK_FP16)
-        return MZ_SCALER_OFF; // not needed: the range is fp32's
+        return MZ_SCALER_OFF; // the range is fp32's, so it is not needed
     if (v->lone && anywhere == MZ_SCALER_ON)
         return MZ_SCALER_ON; // another file names it
     if (v->pure)
@@ -108,10 +108,10 @@ static mz_said_scaler scaler_of(const mz_asked *file, const mz_vote *v, mz_said_
     if (file->scaler != MZ_SCALER_UNSAID)
         return file->scaler;
     if (file->asker != MZ_ASKER_TRAINER)
-        return MZ_SCALER_ON; // the frameworks bring one, and so does nanoGPT for float16
+        return MZ_SCALER_ON; // the frameworks have one, and so has nanoGPT for float16
     const char *dot = strrchr(v->said.key, '.');
     if (strcmp(dot != NULL ? dot + 1 : v->said.key, "fp16") == 0)
-        return MZ_SCALER_ON; // Hugging Face's Trainer and fairseq bring one, too
+        return MZ_SCALER_ON; // Hugging Face's Trainer and fairseq have one, too
     return anywhere;
 }
 
@@ -124,7 +124,7 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
             file->path, file->unknown.line);
     }
     const mz_vote *v = word_of(file);
-    if (v == NULL || file->accelerator_no.line != 0) // the latter is a finding of its own
+    if (v == NULL || file->accelerator_no.line != 0) // the second case is a finding of its own
         return;
     for (int i = 0; i < file->n_votes; i++) {
         const mz_vote *other = &file->votes[i];
@@ -135,11 +135,11 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
              at(file, &other->said).text, mz_ask_name(other->ask));
         FIX(f, "keep one of %s (%.90s:%d) and %s (%.90s:%d), and turn the other off", v->said.key, file->path,
             v->said.line, other->said.key, file->path, other->said.line);
-        return; // once a file
+        return; // once for each file
     }
 }
 
-// In every format the optimizer takes the step with a wrong gradient.
+// Judges gradients that are NaN and made 0: in every format the optimizer then takes the step with a wrong gradient.
 static void judge_nan(const mz_asked *files, int n, mz_said_scaler scaler, mz_agreement *out) {
     for (int i = 0; i < n; i++) {
         const mz_asked *file = &files[i];
@@ -244,7 +244,7 @@ static void judge_gpus(const mz_asked *file, const mz_where *where, mz_agreement
             break;
         }
     int machines = file->machines > 1 ? file->machines : 1;
-    int each = (file->processes + machines - 1) / machines; // num_processes counts those of all machines
+    int each = (file->processes + machines - 1) / machines; // num_processes counts the processes of all machines
     if (each > where->gpus && (where->gpus > 0 || each > 1)) {
         mz_finding *f = find(out, MZ_FINDING_NO_SUCH_GPU);
         TELL(f, "%s wants %d GPUs%s, but there %s %d", at(file, &file->processes_said).text, each,
@@ -262,7 +262,7 @@ static void judge_disagreement(const mz_asked *files, int n, const mz_asked *lea
         const mz_vote *w = word_of(file);
         if (file == leader || w == NULL || w->ask == v->ask || w->ask == MZ_ASK_AUTO)
             continue;
-        // fp16: false says nothing against bf16; fp16: false and bf16: false together do.
+        // fp16: false does not conflict with bf16; fp16: false and bf16: false together do.
         bool fp16_off = false, bf16_off = false;
         for (int k = 0; k < file->n_votes; k++) {
             fp16_off = fp16_off || strncmp(file->votes[k].said.key, "fp16", 4) == 0;
@@ -271,7 +271,7 @@ static void judge_disagreement(const mz_asked *files, int n, const mz_asked *lea
         if (w->weak && w->ask == MZ_ASK_FP32 && !(v->ask == MZ_ASK_FP16 ? fp16_off : v->ask == MZ_ASK_BF16 && bf16_off))
             continue;
         if (w->weak && w->ask == MZ_ASK_TF32)
-            continue; // tf32 is for what stays fp32
+            continue; // tf32 applies to what stays fp32
         mz_finding *f = find(out, MZ_FINDING_DISAGREE);
         const char *says = w->ask == MZ_ASK_FP32 && is_lower(v->ask) ? "turns mixed precision off" : NULL;
         if (says != NULL && file->asker == MZ_ASKER_TRAINER && leader->asker == MZ_ASKER_ACCELERATE)
@@ -288,7 +288,7 @@ static void judge_disagreement(const mz_asked *files, int n, const mz_asked *lea
     }
 }
 
-// Decides where no file asks: the default of a framework that is known, or nothing that could be said.
+// Decides where no file asks for a precision: by the default of a known framework, or not at all.
 static void judge_silence(const mz_asked *files, int n, mz_agreement *out) {
     static const char *const defaults[] = {
         [MZ_ASKER_ACCELERATE] = "accelerate's mixed_precision is \"no\"",
@@ -317,8 +317,8 @@ static void judge_silence(const mz_asked *files, int n, mz_agreement *out) {
     }
 }
 
-// AMP that a trainer turns on goes through its accelerator; created with "no", autocast() does nothing and no gradient
-// is scaled.
+// Judges a trainer whose AMP goes through an accelerator: if that was created with "no", autocast() does nothing and no
+// gradient is scaled.
 static bool judge_behind(const mz_asked *files, int n, const mz_asked *leader, mz_agreement *out) {
     const mz_vote *v = word_of(leader);
     const mz_asked *by = leader->accelerator_no.line != 0 ? leader : NULL;

@@ -1,5 +1,4 @@
-// Reads what one configuration file asks for. The keys are those that the frameworks document; see docs/doctor.md for
-// the table.
+// Reads what one configuration file asks for. The frameworks document these keys; docs/doctor.md has the table.
 #include <ctype.h>
 #include <stdlib.h>
 
@@ -35,8 +34,8 @@ typedef struct word {
     bool pure;
 } word;
 
-// The frameworks write these words, in lower case and without "torch.", which name no single precision: no mixed
-// precision, "amp" with its tool's own meaning, and parameters in a low format. All else is precisions.def's.
+// Words of the frameworks, in lower case and without "torch.", that name no single precision: no mixed precision, "amp"
+// with its tool's own meaning, and parameters in a low format. precisions.def has all others.
 static const word words[] = {
     {"no", MZ_ASK_FP32, false},
     {"none", MZ_ASK_FP32, false},
@@ -50,7 +49,7 @@ static const word words[] = {
     {"o3", MZ_ASK_FP16, true},
     {"16-true", MZ_ASK_FP16, true},
     {"bf16-true", MZ_ASK_BF16, true},
-    {"amp", MZ_ASK_FP16, false}, // OpenCLIP's
+    {"amp", MZ_ASK_FP16, false}, // OpenCLIP's word
     {"pure_fp16", MZ_ASK_FP16, true},
     {"pure_bf16", MZ_ASK_BF16, true},
     {"transformer-engine", MZ_ASK_FP8, false},
@@ -86,7 +85,7 @@ static bool find_word(const char *text, word *out) {
     return mz_precision(precision) != NULL && mz_precision(precision)->scaling != MZ_SCALING_NONE;
 }
 
-// Truth as YAML 1.1 and people write it, quoted or not: accelerate's own files quote 'no'. -1: neither.
+// Reads a truth value as YAML 1.1 and users write it, quoted or not: accelerate's own files quote 'no'. -1: neither.
 static int truth(const char *text) {
     static const char *const yes[] = {"true", "yes", "on", "1", "y"}, *const no[] = {"false", "no", "off", "0", "n"};
     char low[16];
@@ -100,7 +99,7 @@ static int truth(const char *text) {
     return -1;
 }
 
-static bool one_of(const char *name, const char *list) { // " a b c "
+static bool one_of(const char *name, const char *list) { // `list` is " a b c "
     char padded[96];
     snprintf(padded, sizeof padded, " %s ", name);
     return strstr(list, padded) != NULL;
@@ -111,8 +110,8 @@ typedef struct reader {
     mz_asked *out;
     bool amp_on;
     mz_said amp_said;
-    bool dtype_pure; // it is the parameters' by its name: torch_dtype, params_dtype
-    mz_vote dtype;   // what dtype: says; a format only where amp is on, else the parameters' own
+    bool dtype_pure; // its name says that it is the parameters': torch_dtype, params_dtype
+    mz_vote dtype;   // the value of dtype:, which is a format only where amp is on, and else the parameters' own
 } reader;
 
 static void say(mz_said *said, const char *key, const mz_yaml_node *node) {
@@ -123,13 +122,13 @@ static void say(mz_said *said, const char *key, const mz_yaml_node *node) {
 
 static void vote(mz_asked *out, mz_ask ask, bool weak, bool pure, const char *key, const mz_yaml_node *node) {
     if (out->n_votes == MZ_VOTES_MAX)
-        return; // the first two dozen settle it
+        return; // the first two dozen suffice
     mz_vote *v = &out->votes[out->n_votes++];
     *v = (mz_vote){.ask = ask, .weak = weak, .pure = pure};
     say(&v->said, key, node);
 }
 
-// A key whose value is a precision's word. "true" is left to the caller.
+// Reads a key whose value is a precision's name. The caller handles "true".
 static void vote_word(reader *r, const char *key, const mz_yaml_node *node) {
     word w;
     if (find_word(mz_yaml_is_null(node) ? "null" : node->text, &w))
@@ -147,7 +146,7 @@ static void switch_amp(reader *r, bool on, const char *key, const mz_yaml_node *
     say(&r->amp_said, key, node);
 }
 
-// fp16: and bf16: as a truth value, or as DeepSpeed's map with `enabled`, which may be "auto".
+// Reads fp16: and bf16: as a truth value, or as DeepSpeed's map with `enabled`, which may be "auto".
 static void read_switch(reader *r, mz_ask ask, const char *path, const mz_yaml_node *node) {
     const mz_yaml_node *value = node;
     char key[96];
@@ -156,7 +155,7 @@ static void read_switch(reader *r, mz_ask ask, const char *path, const mz_yaml_n
         value = mz_yaml_get(node, "enabled");
         if (value == NULL && r->out->asker != MZ_ASKER_DEEPSPEED && mz_yaml_get(node, "loss_scale") != NULL)
             vote(r->out, ask, false, false, key,
-                 mz_yaml_get(node, "loss_scale")); // MMCV's fp16 = dict(loss_scale=512.)
+                 mz_yaml_get(node, "loss_scale")); // in MMCV: fp16 = dict(loss_scale=512.)
         if (value == NULL || value->kind != MZ_YAML_SCALAR)
             return;
         snprintf(key, sizeof key, "%.80s.enabled", path);
@@ -179,7 +178,7 @@ static void set_scaler(reader *r, bool on, const char *key, const mz_yaml_node *
     say(&r->out->scaler_said, key, node);
 }
 
-// Reads a scaler's switch; a number is a scale: DeepSpeed's 0 is dynamic, 1 is none, anything else is fixed.
+// Reads a scaler's switch. A number is a scale: in DeepSpeed 0 is dynamic, 1 is none, any other is fixed.
 static void read_scaler(reader *r, const char *key, const mz_yaml_node *node) {
     if (node->kind == MZ_YAML_MAP) {
         const mz_yaml_node *enabled = mz_yaml_get(node, "enabled");
@@ -210,7 +209,7 @@ static void add_gpu(mz_asked *out, long gpu) {
         out->gpus[out->n_gpus++] = (int)gpu;
 }
 
-// "0,1", [0, 1], "cuda:3", 4 (how many), -1, "all", "auto". `count`: a bare number is how many.
+// Reads "0,1", [0, 1], "cuda:3", 4 (a number of GPUs), -1, "all", "auto". `count`: a bare number is the number of GPUs.
 static void read_gpus(reader *r, const char *key, const mz_yaml_node *node, bool count) {
     mz_asked *out = r->out;
     if (node->kind == MZ_YAML_LIST) {
@@ -276,7 +275,7 @@ static void read_order(reader *r, const char *key, const mz_yaml_node *node) {
     }
 }
 
-// Kinds of processes that accelerate and Lightning know beside CUDA GPUs.
+// Reads kinds of processes that accelerate and Lightning have besides CUDA GPUs.
 static void read_kind(mz_asked *out, const char *key, const mz_yaml_node *node) {
     char low[32];
     lower(node->text, low, sizeof low);
@@ -296,7 +295,7 @@ static void read_machines(mz_asked *out, const mz_yaml_node *node) {
         out->machines = (int)number;
 }
 
-// AMP's switch: a truth value, a map with `enabled`, or a word.
+// Reads AMP's switch: a truth value, a map with `enabled`, or a word.
 static void read_amp(reader *r, const char *name, const char *key, const mz_yaml_node *node) {
     bool scalar = node->kind == MZ_YAML_SCALAR;
     int on = scalar ? truth(node->text) : -1;
@@ -326,7 +325,7 @@ static void read_dtype(reader *r, const char *name, const char *key, const mz_ya
     }
 }
 
-// MMEngine's optim_wrapper: AmpOptimWrapper autocasts and brings a scaler, OptimWrapper does not.
+// Reads MMEngine's optim_wrapper: AmpOptimWrapper autocasts and has a scaler, OptimWrapper does not.
 static void read_wrapper(reader *r, const char *key, const mz_yaml_node *node) {
     const mz_yaml_node *type = mz_yaml_get(node, "type");
     if (type == NULL || type->kind != MZ_YAML_SCALAR)
@@ -400,7 +399,7 @@ static void read_key(reader *r, const char *written, const char *key, const mz_y
     }
 }
 
-// Every key of the maps, the outer ones first. Lists of maps are other things (callbacks, data sets).
+// Reads every key of the maps, the outer ones first. Lists of maps have other meanings (callbacks, data sets).
 static void walk(reader *r, const mz_yaml_node *map, const char *prefix, int depth) {
     for (size_t i = 0; i < map->count; i++) {
         char key[96];
@@ -466,7 +465,7 @@ static mz_asker asker_of(const mz_yaml_node *root) {
     return MZ_ASKER_TRAINER;
 }
 
-// accelerate takes the old fp16: key only where mixed_precision is absent, and drops it otherwise.
+// Drops accelerate's old fp16: key where mixed_precision is present, as accelerate does.
 static void drop_legacy(mz_asked *out) {
     bool modern = false;
     for (int i = 0; i < out->n_votes; i++)
@@ -479,8 +478,8 @@ static void drop_legacy(mz_asked *out) {
     out->n_votes = n;
 }
 
-// amp: true means its dtype, or float16, which is torch.amp's default on a GPU; where one of fp16, bf16 is on, amp says
-// no more.
+// Settles amp: true. It means its dtype, or float16, which is torch.amp's default on a GPU; where fp16 or bf16 is on,
+// it adds nothing.
 static void settle_amp(reader *r) {
     mz_asked *out = r->out;
     bool on = false;
@@ -499,7 +498,7 @@ static void settle_amp(reader *r) {
     }
 }
 
-// Returns the first word for a lower precision, otherwise the first strong one, otherwise a weak one.
+// Returns the first vote for a lower precision, otherwise the first strong one, otherwise a weak one.
 static int deciding(const mz_asked *out) {
     int strong = -1, weak = -1;
     for (int i = 0; i < out->n_votes; i++) {
@@ -514,7 +513,7 @@ static int deciding(const mz_asked *out) {
     return strong >= 0 ? strong : weak;
 }
 
-// Mezzo's own file is read by Mezzo's own reader, so that a wrong key is found here too.
+// Reads a file of Mezzo's own with Mezzo's reader, which finds wrong keys.
 static mezzo_status check_mezzo(const char *path) {
     mezzo_config *config;
     MEZZO_TRY(mezzo_config_create(&config));
@@ -576,7 +575,7 @@ void mz_asked_set_free(mz_asked_set *set) {
     *set = (mz_asked_set){0};
 }
 
-// Takes over `path`.
+// Reads a file into the set, which takes over `path`.
 static mezzo_status read_into(mz_asked_set *set, char *path) {
     mezzo_status status = path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK)
@@ -600,7 +599,8 @@ static bool is_in(const mz_asked_set *set, const char *path) {
     return false;
 }
 
-// A path is relative to where the job starts, which is here, or else to the file that names it.
+// Adds the file that another one names. A path is relative to the folder where the job starts, which is the current
+// one, or else to the file that names it.
 static mezzo_status follow(mz_asked_set *set, size_t i) {
     const char *path = set->files[i].followed, *slash = strrchr(set->paths[i], '/');
     char *beside = slash != NULL && path[0] != '/'

@@ -1,5 +1,5 @@
-// Reads configurations that are Python: assignments of literals and of dict(...) at the top level, as nanoGPT's and
-// MMEngine's are. They become YAML with the same line numbers. Other Python (calls, arithmetic, imports) is ignored.
+// Reads configurations in Python: assignments of literals and of dict(...) at the top level, as in nanoGPT and
+// MMEngine. They become YAML with the same line numbers. Other Python (calls, arithmetic, imports) is ignored.
 #include <ctype.h>
 
 #include "study/agree/agreement.h"
@@ -9,7 +9,7 @@ enum { DEPTH = 32 };
 typedef struct scan {
     const char *at, *end;
     mz_text yaml; // of one value, on one line
-    int lines;    // line ends inside of it
+    int lines;    // line ends within the value
     char close[DEPTH];
     int depth;
 } scan;
@@ -18,7 +18,8 @@ static bool is_word(char c) {
     return isalnum((unsigned char)c) || c == '_' || c == '.';
 }
 
-// Reads a string, as YAML's single-quoted one. false: an escape, which no setting of precision needs, or no end.
+// Reads a string as YAML's single-quoted one. Returns false at an escape, which no setting of precision needs, or
+// without an end.
 static bool read_string(scan *s) {
     char quote = *s->at++;
     mz_text_add(&s->yaml, "'", 1);
@@ -42,7 +43,7 @@ static bool open_bracket(scan *s, char yaml_open, char yaml_close) {
     return true;
 }
 
-// A name: True, False, None, a number, `dict` before its parenthesis, or a keyword inside dict(...).
+// Reads a word: True, False, None, a number, `dict` before its parenthesis, or a keyword inside dict(...).
 static bool read_word(scan *s) {
     const char *from = s->at;
     while (s->at < s->end && is_word(*s->at))
@@ -51,7 +52,7 @@ static bool read_word(scan *s) {
     if (n == 4 && memcmp(from, "dict", 4) == 0 && s->at < s->end && *s->at == '(')
         return open_bracket(s, '{', '}');
     if (s->at < s->end && *s->at == '(')
-        return false; // a call
+        return false; // it is a call
     if (n == 4 && memcmp(from, "None", 4) == 0)
         mz_text_add(&s->yaml, "null", 4);
     else
@@ -92,7 +93,7 @@ static bool read_mark(scan *s) {
     }
 }
 
-// The value after `name =`, to the end of its last line. false: more than literals.
+// Reads the value after `name =`, to the end of its last line. Returns false for more than literals.
 static bool read_value(scan *s) {
     while (s->at < s->end && (*s->at != '\n' || s->depth > 0)) {
         bool known = true;

@@ -1,5 +1,5 @@
-// Describes where configurations would run: on this machine, or on one that is assumed. And what the judgement is
-// called.
+// Describes where configurations would run: on this machine, or on one that is assumed. It also has the words for the
+// judgement.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static int visible(int count, unsigned *first) {
     while (*list != '\0' && n < count) {
         char *end;
         const long index = strtol(list, &end, 10);
-        if (end != list && (index < 0 || index >= count)) // what follows is not seen either
+        if (end != list && (index < 0 || index >= count)) // later entries are not visible either
             break;
         if (n++ == 0 && end != list)
             *first = (unsigned)index;

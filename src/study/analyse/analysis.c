@@ -5,7 +5,7 @@
 
 #define LEVEL 0.95
 #define FOLDS 5
-// Streams of the seed: one for each purpose, so that none shares random numbers with another.
+// Streams of the seed, one for each purpose, so that no two share random numbers.
 enum { STREAM_MEDIAN = 1, STREAM_CURVES = 0x100 };
 
 void mz_analysis_free(mz_analysis *a) {
@@ -53,7 +53,7 @@ static mezzo_status curve_points(mz_curve *c, const mz_pair *pairs, size_t n, do
     return MEZZO_OK;
 }
 
-// Makes pairs of one width, ascending tokens.
+// Makes the curve of one width's pairs, which ascend by tokens.
 static mezzo_status make_curve(mz_analysis *a, const mz_pair *pairs, size_t n, double *scratch) {
     MEZZO_TRY(MZ_RESERVE(a->curves, a->cap_curves, a->n_curves + 1));
     mz_curve *c = &a->curves[a->n_curves++];
@@ -93,7 +93,7 @@ static double column_value(const mz_pair *p, size_t column) {
 
 static const char *const effect_names[MZ_EFFECTS] = {"intercept", "layers", "d_model", "ln_bs", "ln_seqlen"};
 
-// A column that is the same on every pair says nothing: it is left out.
+// Chooses the columns of the fit, and leaves out one that is the same in every pair.
 static size_t choose_columns(const mz_study *s, mz_effects *e, size_t chosen[MZ_EFFECTS]) {
     size_t k = 0;
     for (size_t c = 0; c < MZ_EFFECTS; c++) {
@@ -126,7 +126,8 @@ static mezzo_status fit_effects(const mz_study *s, mz_effects *e) {
     mz_free(x);
     mz_free(y);
     e->fitted = status == MEZZO_OK;
-    if (status == MEZZO_ERR_INVALID) { // too few pairs, or a grid that varies two things together: said, not fatal
+    if (status == MEZZO_ERR_INVALID) { // too few pairs, or a grid that varies two columns together: it is reported, and
+                                       // no error
         snprintf(e->note, sizeof e->note, "%s", mezzo_error_message());
         status = MEZZO_OK;
     }

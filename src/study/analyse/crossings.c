@@ -1,11 +1,11 @@
 // Finds where the speedup of one width crosses 1, and how sure that is.
 //
-// ln(speedup) of pair j at point i: y_ij = m_i + b_ij + e_ij. The scatter between shapes b has one variance for the
-// width, pooled over its points; the error e of the timings is known pair by pair, from the repeats of its two rows.
-// A draw takes the pooled variance s² as s²·f/χ²(f) of its f degrees of freedom, less the timings' part of it, and adds
+// ln(speedup) of pair j at point i: y_ij = m_i + b_ij + e_ij. The scatter b between shapes has one variance for the
+// width, pooled over its points; the error e of the timings is known for each pair, from the repeats of its two rows. A
+// draw takes the pooled variance s² as s²·f/χ²(f) of its f degrees of freedom, minus the part of the timings, and adds
 // the timings' errors; with one pair a point these are the rows' standard errors times Student's t. m_i's draw is the
-// point's median moved by the median of such errors: generalized pivots (Weerahandi 1993), which for one pair a point
-// give the Behrens–Fisher interval.
+// point's median plus the median of such errors: generalized pivots (Weerahandi 1993), which for one pair a point give
+// the Behrens–Fisher interval.
 #include <math.h>
 
 #include "study/analyse/analysis.h"
@@ -28,7 +28,7 @@ static double next_normal(normals *n) {
     return (double)n->ready[--n->left];
 }
 
-// χ² over its degrees of freedom; from 256 on by Wilson & Hilferty's cube.
+// Draws χ² divided by its degrees of freedom; from 256 on by Wilson & Hilferty's cube.
 static double next_chi_square(normals *n, int freedom) {
     double sum = 0;
     if (freedom >= 256) {
@@ -43,11 +43,11 @@ static double next_chi_square(normals *n, int freedom) {
 }
 
 // --- noise ---------------------------------------------------------------------------------------------------------
-typedef struct scatter { // of one width
+typedef struct scatter { // the scatter of one width
     const mz_pair *pairs;
-    size_t *start;         // [points + 1]: each point's pairs
-    double pooled, timing; // variances within points: of the pairs, and the timings' mean part of it
-    int freedom;           // of `pooled`; 0: one pair a point, or equal ones
+    size_t *start;         // [points + 1]: the first pair of each point
+    double pooled, timing; // variances within points: of the pairs, and the mean part of it that the timings make
+    int freedom;           // of `pooled`; 0: there is one pair a point, or they are equal
 } scatter;
 
 static bool is_timed(const mz_pair *p) {
@@ -71,7 +71,7 @@ static void find_scatter(const mz_curve *c, scatter *s) {
         s->pooled += squares;
         s->freedom += (int)(to - from) - 1;
     }
-    if (s->pooled <= 1e-24) // what differs by rounding does not scatter
+    if (s->pooled <= 1e-24) // differences by rounding do not count as scatter
         s->freedom = 0;
     if (s->freedom > 0)
         s->pooled /= s->freedom;
@@ -79,8 +79,8 @@ static void find_scatter(const mz_curve *c, scatter *s) {
         s->timing /= (double)timed;
 }
 
-// Standard errors of few repeats are themselves uncertain: Student's t says by how much. Where pairs scatter too, the
-// draw of their pooled variance already does.
+// Draws the error of a pair's timing. Standard errors of few repeats are themselves uncertain, which Student's t
+// accounts for; where pairs scatter, the draw of their pooled variance does.
 static double draw_timing(const scatter *s, const mz_pair *p, normals *n) {
     double sum = 0;
     if (s->freedom > 0)
@@ -90,7 +90,7 @@ static double draw_timing(const scatter *s, const mz_pair *p, normals *n) {
     return sum;
 }
 
-// ln of each point's median in one draw. sample: room for the pairs of a point.
+// Draws ln of each point's median. sample: memory for the pairs of a point.
 static void draw_medians(const mz_curve *c, const scatter *s, normals *n, double *sample, double *medians) {
     double between = 0;
     if (s->freedom > 0)
@@ -108,8 +108,8 @@ static void draw_medians(const mz_curve *c, const scatter *s, normals *n, double
 }
 
 // --- crossings of a line -------------------------------------------------------------------------------------------
-// Sign changes along the points first … last of ln(median). A point at exactly 1 is no sign; a crossing over such
-// points lies in their middle.
+// Finds sign changes of ln(median) along the points first … last. A point at exactly 1 has no sign; a crossing over
+// such points lies in their middle.
 static int find_crossings(const mz_curve_point *points, const double *medians, size_t first, size_t last,
                           mz_crossing *out) {
     int found = 0;
@@ -131,8 +131,8 @@ static int find_crossings(const mz_curve_point *points, const double *medians, s
     return found;
 }
 
-// The crossing between two points that lie on opposite sides of 1: the middle one where the line crosses several times.
-// Where a draw puts the points elsewhere, it lies at or beyond the one that changed sides.
+// Returns the crossing between two points on opposite sides of 1: the middle one where the line crosses several times.
+// Where a draw puts the points elsewhere, the crossing lies at or beyond the point that changed sides.
 static double crossing_between(const mz_curve_point *points, const double *medians, size_t first, size_t last,
                                bool up) {
     mz_crossing all[MZ_CROSSINGS_MAX];
@@ -143,7 +143,7 @@ static double crossing_between(const mz_curve_point *points, const double *media
 }
 
 // --- data of the points --------------------------------------------------------------------------------------------
-// -1 below 1, 1 above, 0: not known, the interval holds 1. Without noise the median says it.
+// Returns -1 below 1 and 1 above; 0: not known, because the interval contains 1. Without noise the median decides.
 static int side_of(const mz_curve_point *p) {
     if (isnan(p->interval.low))
         return (p->speedup.median > 1) - (p->speedup.median < 1);
@@ -156,7 +156,7 @@ static void quantiles(double *x, size_t n, double level, mz_interval *out) {
     out->high = mz_quantile(x, n, (1 + level) / 2);
 }
 
-// drawn: [draws, points], of which each point's interval is taken; NULL: the noise is not known.
+// Fills the points' intervals from drawn [draws, points]; NULL: the noise is not known.
 static void fill_points(mz_curve *c, const double *drawn, size_t draws, double level, double *column) {
     for (size_t i = 0; i < c->n; i++) {
         mz_interval *interval = &c->points[i].interval;
@@ -184,7 +184,7 @@ static void add_crossing(mz_curve *c, const double *medians, size_t first, size_
     quantiles(column, draws, level, &x->interval);
 }
 
-// Crossings between points on opposite sides of 1; those of the line that no such points carry are counted.
+// Finds crossings between points on opposite sides of 1, and counts those of the line that no such points support.
 static void establish(mz_curve *c, const double *medians, const double *drawn, size_t draws, double level,
                       double *column) {
     mz_crossing line[MZ_CROSSINGS_MAX];

@@ -15,7 +15,7 @@ static int choose(const mz_option *options, int n) {
     for (int i = 0; i < n; i++)
         if (options[i].passed && options[i].seconds <= best * (1 + MZ_DECIDE_TIE))
             return i;
-    return first; // none was timed
+    return first; // no option was timed
 }
 
 bool mz_option_text(const mz_option *option, const mz_option *chosen, char *buf, size_t size) {

@@ -15,8 +15,8 @@ extern char **environ;
 
 enum { FIGURE_NAME = 128 };
 
-// gnuplot runs what stands in back quotes or after "!" elsewhere, but a text in single quotes is only a text: its one
-// escape is a quote written twice. A control byte would end the line. `out` has room for twice the name.
+// Quotes a name for gnuplot, which elsewhere runs text in back quotes or after "!". In single quotes text is only text,
+// and the one escape is a doubled quote. A control byte would end the line. `out` has space for twice the name.
 static mezzo_status quote_name(const char *name, char *out) {
     for (const char *p = name; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20 || *p == 0x7F)
@@ -51,7 +51,7 @@ static mezzo_status write_script(const char *folder, const char *name, const mz_
         "set border lw 1.2\nset tics nomirror\n",
         name, name, name);
     mz_text_add(&t, body->data, body->len);
-    // The plot command of the body drew nothing yet: the terminals follow, each drawing it.
+    // The body's plot command has drawn nothing yet; each terminal that follows draws it.
     mz_text_addf(
         &t,
         "set terminal pngcairo size %d,%d font 'DejaVu Sans,11' background rgb 'white'\nset output '%s.png'\n"
@@ -73,7 +73,7 @@ mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body,
     return mz_figure_draw(folder, name);
 }
 
-// The program's own words are dropped: its exit code and the files show the result.
+// Runs a program without its output: its exit code and the files show the result.
 static int run_quietly(const char *folder, char *const words[], int *code) {
     posix_spawn_file_actions_t actions;
     pid_t child;
@@ -98,7 +98,7 @@ mezzo_status mz_figure_draw(const char *folder, const char *name) {
     char script[FIGURE_NAME + 8], program[] = "gnuplot";
     char *const words[] = {program, script, NULL};
     int code, error;
-    snprintf(script, sizeof script, "./%s.gp", name); // no name looks like an option
+    snprintf(script, sizeof script, "./%s.gp", name); // the name then cannot look like an option
     error = run_quietly(folder, words, &code);
     if (error != 0 || code == 127)
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
@@ -132,7 +132,7 @@ static mezzo_status run_dot(const char *source, const char *path) {
 }
 
 mezzo_status mz_figure_graph(const mz_text *dot, const char *path) {
-    // No name looks like an option.
+    // The name must not look like an option.
     char *source = mz_format("%s%.*s.dot", path[0] == '-' ? "./" : "", (int)(strrchr(path, '.') - path), path);
     mezzo_status status = source == NULL ? MEZZO_ERR_MEMORY : mz_file_write_atomic(source, dot->data, dot->len);
     if (status == MEZZO_OK)
@@ -188,7 +188,7 @@ static void add_token_axis(const mz_analysis *a, mz_text *t) {
                  least / 1.25, most * 1.25);
 }
 
-// Ribbons first, so that every line lies above every ribbon.
+// Adds ribbons first, so that every line lies above every ribbon.
 static void add_ribbons(const mz_analysis *a, mz_text *t) {
     for (size_t i = 0; i < a->n_curves; i++)
         mz_text_addf(t,
@@ -208,9 +208,9 @@ static void add_colours(mz_text *t) {
         mz_text_addf(t, "ls_%zu = '%s'\n", i + 1, colours[i]);
 }
 
-// An interval of more than a factor of two leaves the figure, so that it does not flatten the lines. Speedups are
-// ratios: their axis is logarithmic, in steps of √2, so that the lines between medians are the ones that crossings were
-// found on.
+// Adds the axis of speedups. An interval of more than a factor of two may leave the figure, so that it does not flatten
+// the lines. Speedups are ratios, so the axis is logarithmic, in steps of √2; the lines between medians are then those
+// on which crossings were found.
 static void add_speedup_axis(const mz_analysis *a, mz_text *t) {
     double low = 1, high = 1;
     for (size_t i = 0; i < a->n_curves; i++)
@@ -309,7 +309,7 @@ static mezzo_status savings(const mz_analysis *a, field f, const char *folder, c
 // --- contours over batch × sequence --------------------------------------------------------------------------------
 #define AXIS_MAX 32
 typedef struct axis {
-    int64_t values[AXIS_MAX]; // ascending
+    int64_t values[AXIS_MAX]; // in ascending order
     int n;
 } axis;
 
@@ -331,9 +331,9 @@ static void add_tics(mz_text *t, const char *which, const axis *x) {
     mz_text_addf(t, ")\n");
 }
 
-typedef struct cell { // everything that shares width, batch and sequence: layers, variants
+typedef struct cell { // all pairs with this width, batch and sequence: layers and variants vary
     mz_summary speedup;
-    double error; // median of the relative standard errors that are known; NaN: none
+    double error; // median of the known relative standard errors; NaN: none is known
 } cell;
 
 static mezzo_status make_cell(const mz_study *s, int64_t d_model, int64_t bs, int64_t seqlen, double *scratch,
@@ -355,8 +355,8 @@ static mezzo_status make_cell(const mz_study *s, int64_t d_model, int64_t bs, in
     return n > 0 ? mz_summarize(scratch, n, &out->speedup) : MEZZO_OK;
 }
 
-// Describes how much the speedups of a cell scatter: their quartiles, or of a single pair two standard errors of its
-// timings.
+// Describes how much the speedups of a cell scatter: by their quartiles, or for a single pair by two standard errors of
+// its timings.
 static void describe_scatter(const cell *c, char *out, size_t size) {
     out[0] = '\0';
     if (c->speedup.n > 1)
@@ -365,7 +365,7 @@ static void describe_scatter(const cell *c, char *out, size_t size) {
         snprintf(out, size, "± %.2f", 2 * c->error * c->speedup.median);
 }
 
-// Returns the point half way to the neighbour; beyond the ends as far as inside.
+// Returns the point half way to the neighbour; at the ends as far outward as inward.
 static double edge(const axis *x, int i, int side) {
     const double at = log2((double)x->values[i]);
     const int next = i + side;
@@ -377,13 +377,13 @@ static double edge(const axis *x, int i, int side) {
 }
 
 typedef struct grid_facts {
-    double low, high; // log2 of a cell
-    size_t most;      // pairs of a cell
-    bool missing;     // a cell that was not run
-    bool errors;      // the timing of a cell has a standard error
+    double low, high; // log2 of the cells' limits
+    size_t most;      // the most pairs of a cell
+    bool missing;     // some cell was not run
+    bool errors;      // the timing of some cell has a standard error
 } grid_facts;
 
-// A cell's place, its edges and what it holds; or, into a list of their own, the edges of one that was not run.
+// Adds a cell's place, its edges and its value; or the edges of a cell that was not run, to a list of their own.
 static void add_cell(const axis *bs, int i, const axis *seq, int j, const cell *c, mz_text *grid, mz_text *missing) {
     char scatter[48], edges[128];
     const double x = log2((double)bs->values[i]), y = log2((double)seq->values[j]);
@@ -425,8 +425,8 @@ static mezzo_status add_grid(const mz_study *s, int64_t d_model, const axis *bs,
     return status;
 }
 
-// Colours stand for the distance from a speedup of 1 (log2 = 0), which is pale: blue below, red above, the same on both
-// sides. Bands of a quarter of a doubling; a side on which nothing lies is left out.
+// Adds colours by the distance from a speedup of 1 (log2 = 0), which is pale: blue below, red above, symmetric. Bands
+// span a quarter of a doubling; a side without cells is left out.
 static void add_palette(const grid_facts *facts, mz_text *t) {
     const int bands = (int)ceil(fmax(fmax(-facts->low, facts->high), 0.5) * 4);
     const double edge = bands / 4.0, low = facts->low < 0 ? -edge : 0;
@@ -462,7 +462,7 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
     mezzo_status status = add_grid(s, c->d_model, &bs, &seq, scratch, &facts, &t);
     mz_free(scratch);
     const bool surface = bs.n > 1 && seq.n > 1;
-    if (surface) // the line on which both are equally fast, between the cells' centres
+    if (surface) // the line of equal speed, between the cells' centres
         mz_text_addf(&t, "set contour base\nset cntrparam levels discrete 0\nunset surface\nset table $equal\n"
                          "splot $grid using 1:2:3 with lines\nunset table\nunset contour\nset surface\n");
     add_tics(&t, "x", &bs);

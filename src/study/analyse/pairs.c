@@ -47,13 +47,13 @@ static mezzo_status positive(const mz_csv *csv, size_t row, int column, double *
     return above_zero(csv, row, column, *out);
 }
 
-// Absent or empty is NaN; "nan" too, which other tools write for it.
+// Reads a positive number; an absent or empty cell is NaN, and so is "nan", which other tools write.
 static mezzo_status optional_positive(const mz_csv *csv, size_t row, int column, double *out) {
     MEZZO_TRY(mz_csv_optional(csv, row, column, out));
     return isnan(*out) ? MEZZO_OK : above_zero(csv, row, column, *out);
 }
 
-// A name of at most MZ_STUDY_NAME - 1 bytes.
+// Reads a name of at most MZ_STUDY_NAME - 1 bytes.
 static mezzo_status name(const mz_csv *csv, size_t row, int column, char *out) {
     const char *cell = mz_csv_cell(csv, row, (size_t)column);
     if (*cell == '\0' || strlen(cell) >= MZ_STUDY_NAME)
@@ -72,14 +72,15 @@ static mezzo_status rung(const mz_csv *csv, size_t row, int column, char *out) {
     return MEZZO_OK;
 }
 
-// "[0.1, 0.2]" → mean in seconds, and its relative standard error s/√n; NaN where the column or numbers are missing.
+// Reads "[0.1, 0.2]": the mean in seconds, and its relative standard error s/√n; NaN where the column or numbers are
+// missing.
 static mezzo_status mean_time(const mz_csv *csv, size_t row, int column, double *out, mz_study_row *r) {
     *out = (double)NAN;
     if (column < 0 ||
         mz_csv_cell(csv, row, (size_t)column)[strspn(mz_csv_cell(csv, row, (size_t)column), "[] ")] == '\0')
         return MEZZO_OK;
     const char *c = mz_csv_cell(csv, row, (size_t)column);
-    double mean = 0, squares = 0; // Welford (1962): squares of the distances from the mean so far
+    double mean = 0, squares = 0; // Welford (1962): sums of squared distances from the running mean
     int n = 0;
     for (c += strspn(c, "[ "); *c != '\0' && *c != ']'; n++) {
         char word[64];
@@ -124,7 +125,7 @@ static mezzo_status find_key(const mz_csv *csv, int columns[4]) {
     return MEZZO_OK;
 }
 
-// Further columns that are part of a key where they are there.
+// Reads further columns that belong to a key where they exist.
 static void read_variant(const mz_csv *csv, size_t row, char *out, size_t size) {
     static const char *const names[] = {"model", "compile", "static"};
     size_t used = 0;
@@ -137,7 +138,7 @@ static void read_variant(const mz_csv *csv, size_t row, char *out, size_t size) 
                          mz_csv_cell(csv, row, (size_t)column));
         used += n > 0 ? (size_t)n : 0;
     }
-    int column = mz_csv_find(csv, "variant"); // our own pairs file
+    int column = mz_csv_find(csv, "variant"); // only Mezzo's own pairs file has it
     if (column >= 0)
         snprintf(out, size, "%.90s", mz_csv_cell(csv, row, (size_t)column));
 }
@@ -243,8 +244,9 @@ static mezzo_status sort_rows(mz_study *s) {
 }
 
 // --- energies ------------------------------------------------------------------------------------------------------
-// A step's energy is its mean power times its time. Where a file's energy_j is something else (power over a sampling
-// window of its own, for one), the median quotient decides, and energies are made from power and time.
+// Checks energies. A step's energy is its mean power times its time. A file's energy_j may have another meaning (such
+// as power over a sampling window of its own); the median quotient decides, and energies are then computed from power
+// and time.
 static mezzo_status check_energy(mz_study *s) {
     double *ratio = mz_alloc(s->n_rows + 1, sizeof *ratio);
     size_t n = 0;
@@ -289,7 +291,8 @@ static bool is_listed(const char *list, const char *name) {
     return false;
 }
 
-// amp, as the studies of others have it, or what auto prefers; then the formats of 8 bits. NULL: none of them.
+// Returns amp, as others' studies have it, or the precision that auto prefers, or an 8-bit format; NULL: the study has
+// none of them.
 static const char *usual_candidate(const mz_study *s) {
     mezzo_precision usual[2 * MEZZO_PRECISION_COUNT];
     int n = mz_precision_automatic(usual);
@@ -333,7 +336,7 @@ static mezzo_status choose_precisions(mz_study *s, const char *baseline, const c
 }
 
 static double saving(double candidate, double baseline) {
-    return 100 * (1 - candidate / baseline); // NaN where either is
+    return 100 * (1 - candidate / baseline); // NaN where either is NaN
 }
 
 static mezzo_status add_pair(mz_study *s, const mz_study_row *base, const mz_study_row *low) {
@@ -377,7 +380,7 @@ static mezzo_status list_row(size_t **list, size_t *n, size_t *cap, size_t row) 
     return MEZZO_OK;
 }
 
-// Rows are sorted: those of one shape stand together.
+// Pairs the rows of one shape, which are neighbours because rows are sorted.
 static mezzo_status pair_shape(mz_study *s, size_t from, size_t to) {
     size_t both[2] = {SIZE_MAX, SIZE_MAX};
     for (size_t i = from; i < to; i++) {
@@ -520,7 +523,7 @@ static mezzo_status no_pairs(const mz_study *s) {
     return mz_fail(MEZZO_ERR_FORMAT, "%s: no row has a step that ran", s->where);
 }
 
-// Names every column that a table lacks in one message, with the option that maps one.
+// Names every column that a table lacks in one message, with the option that maps columns.
 static mezzo_status check_columns(const mz_csv *csv, bool pairs) {
     const char *const needed[] = {"layers", "d_model", "bs", "seqlen", pairs ? SPEEDUP : "prec", "tps"};
     mz_text missing = {0}, map = {0}, there = {0};
@@ -580,7 +583,8 @@ mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
     mz_text t = {0};
     bool variants = false;
     for (size_t i = 0; i < s->n_pairs; i++)
-        variants = variants || strcmp(s->pairs[i].variant, s->pairs[0].variant) != 0; // one for all says nothing
+        variants = variants || strcmp(s->pairs[i].variant, s->pairs[0].variant) != 0; // a variant that all pairs share
+                                                                                      // is left out
     mz_text_addf(&t,
                  "layers,d_model,bs,seqlen,speedup_amp_over_fp32,mem_saving_pct,energy_gain_pct,tps_fp32,tps_amp,"
                  "tokens_per_step,adj_amp,adj_fp32,ga_amp,ga_fp32%s\n",

@@ -5,13 +5,13 @@
 #include "io/json.h"
 #include "study/analyse/analysis.h"
 
-#define LISTED 20 // rows of a list; the rest is counted
+#define LISTED 20 // rows that a list shows; the others are counted
 
 static const char *plural(size_t n) {
     return n == 1 ? "" : "s";
 }
 
-// --- the two questions ---------------------------------------------------------------------------------------------
+// Describes the points where no crossing is established.
 static void answer_faster(const mz_analysis *a, mz_text *t) {
     const mz_study *s = a->study;
     int64_t n = (int64_t)s->n_pairs;
@@ -58,7 +58,7 @@ static void describe_no_crossing(const mz_analysis *a, const mz_curve *c, mz_tex
         const mz_curve_point *p = &c->points[i];
         above += p->speedup.median > 1;
         below += p->speedup.median < 1;
-        unclear += p->interval.low <= 1 && 1 <= p->interval.high; // false where it is not known
+        unclear += p->interval.low <= 1 && 1 <= p->interval.high; // false where the interval is not known
     }
     if (c->n_open > 0)
         mz_text_addf(
@@ -96,7 +96,8 @@ static const double *effect(const mz_effects *e, const char *name, size_t *index
     return NULL;
 }
 
-// Writes one sentence for each effect: by what factor a step in it multiplies the speedup, with ± two standard errors.
+// Writes one sentence for each effect: the factor by which a step in it multiplies the speedup, with ± two standard
+// errors.
 static void describe_effect(const mz_effects *e, const char *name, double step, const char *words, mz_text *t) {
     size_t i;
     const double *beta = effect(e, name, &i);

@@ -23,7 +23,7 @@ bool mz_rule_decides(const mz_rule *rule, double tokens) {
     return false;
 }
 
-// The band that d_model lies in.
+// Returns the rule for the band of widths that contains d_model.
 static const mz_rule *find_rule(const mz_rules *rules, int64_t d_model) {
     const mz_rule *found = &rules->rules[0];
     for (int i = 1; i < rules->n && rules->rules[i].least_width <= d_model; i++)
@@ -63,7 +63,7 @@ void mz_rules_t4_glm4moe(mz_rules *out) {
 }
 
 // --- judging -------------------------------------------------------------------------------------------------------
-// Returns what a choice costs: the log of the time lost against the better precision.
+// Returns the cost of a choice: the log of the time lost compared with the better precision.
 static double regret(bool candidate, double speedup) {
     double gain = log(speedup);
     return candidate ? fmax(0, -gain) : fmax(0, gain);
@@ -98,7 +98,7 @@ static void judge(mz_rule *rule, const mz_pair *pairs, size_t n) {
     }
 }
 
-// Returns pairs of one width, ascending tokens.
+// Fits the rule of one width's pairs, which ascend by tokens.
 static mz_rule fit_width(const mz_pair *pairs, size_t n) {
     mz_rule best = {.kind = MZ_RULE_ALWAYS};
     judge(&best, pairs, n);
@@ -120,7 +120,7 @@ static mz_rule fit_width(const mz_pair *pairs, size_t n) {
     return best;
 }
 
-// The median of the finite ones of x[0 … n), which are sorted; NaN where there is none.
+// Returns the median of the finite numbers of x[0 … n), which are sorted; NaN without any.
 static double median_of(double *x, size_t n) {
     size_t known = 0;
     for (size_t i = 0; i < n; i++)
@@ -197,8 +197,8 @@ void mz_rules_make_constant(mz_rules *rules, const mz_pair *pairs, size_t n) {
 }
 
 // --- cross-validation ----------------------------------------------------------------------------------------------
-// Chooses the fold of each pair: shapes in a random order are dealt out in turn. Pairs of one shape stand together
-// (pairs.c sorts them).
+// Chooses the fold of each pair: shapes in a random order are dealt to the folds in turn. Pairs of one shape are
+// neighbours (pairs.c sorts them).
 static mezzo_status deal(const mz_pair *pairs, size_t n, int folds, uint64_t seed, int *fold) {
     size_t shapes = 0;
     for (size_t i = 0; i < n; i++)
@@ -300,7 +300,7 @@ static void warn_outside(const mz_rules *rules, int64_t d_model, const mz_rule_c
                  (long long)most, (long long)near->d_model);
 }
 
-// Writes what the other precision takes on the nearest pairs, in mz_decide's words.
+// Writes what the other precision costs on the nearest pairs, in mz_decide's words.
 static void compare(const mz_rules *rules, const mz_rule_cell *near, mz_advice *out) {
     if (near == NULL)
         return;
@@ -314,7 +314,7 @@ static void compare(const mz_rules *rules, const mz_rule_cell *near, mz_advice *
                  (long long)near->n);
 }
 
-// A study's "amp" is torch.amp's default on a GPU.
+// Returns the name of a precision; a study's "amp" is torch.amp's default on a GPU.
 static const char *usable(const char *name) {
     return strcmp(name, "amp") == 0 ? "fp16" : name;
 }

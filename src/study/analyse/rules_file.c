@@ -1,4 +1,4 @@
-// Reads and writes rules.json: analyze writes it, and advise reads it.
+// Reads and writes rules.json, which analyze writes and advise reads.
 #include <math.h>
 
 #include "io/file.h"
@@ -78,7 +78,7 @@ static mezzo_status read_rule(const char *where, const json_t *o, mz_rule *r) {
             return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'threshold_tokens': it is %g, and must be above 0", where,
                            r->threshold);
     }
-    // A rule written by hand may leave out the pairs it was found on.
+    // A rule written by hand may leave out the pairs from which it was found.
     if (json_object_get(o, "d_model") != NULL)
         MEZZO_TRY(mz_json_get_int(where, o, "d_model", 0, most, &r->d_model));
     if (json_object_get(o, "pairs") != NULL)
@@ -103,9 +103,9 @@ static mezzo_status read_cells(const char *where, const json_t *list, mz_rules *
         json_t *cell = json_array_get(list, i);
         int64_t v[4] = {0};
         bool good =
-            json_array_size(cell) == 4 || json_array_size(cell) == 6; // with medians or, written before, without
+            json_array_size(cell) == 4 || json_array_size(cell) == 6; // with medians or, in older files, without
         for (size_t k = 0; k < 4 && good; k++) {
-            v[k] = json_integer_value(json_array_get(cell, k)); // 0 where it is none
+            v[k] = json_integer_value(json_array_get(cell, k)); // 0 where it is no integer
             good = v[k] >= (k == 3 ? 0 : 1) && v[k] < INT64_C(1) << 40;
         }
         if (!good || v[3] > v[2])
@@ -154,13 +154,13 @@ static mezzo_status read_rules(const char *where, const json_t *o, mz_rules *out
 }
 
 // --- built in ------------------------------------------------------------------------------------------------------
-// data/rules/*.json, which scripts/rules.sh makes of bench/results.
+// Files of data/rules/*.json, which scripts/rules.sh makes from bench/results.
 extern const unsigned char mz_rules_h200_gpt2[], mz_rules_h100_glm4_moe[], mz_rules_amx_glm4_moe[];
 extern const size_t mz_rules_h200_gpt2_size, mz_rules_h100_glm4_moe_size, mz_rules_amx_glm4_moe_size;
 
 static const struct {
     const char *name;
-    const unsigned char *bytes; // NULL: mz_rules_t4_glm4moe
+    const unsigned char *bytes; // NULL: mz_rules_t4_glm4moe makes the rule
     const size_t *size;
 } built_in[] = {{"t4-glm4moe", NULL, NULL},
                 {"h200-gpt2", mz_rules_h200_gpt2, &mz_rules_h200_gpt2_size},
@@ -173,7 +173,7 @@ const char *mz_rules_names(void) {
 
 const char *mz_rules_for(const char *device, bool amx, const char *model) {
     bool experts = model != NULL && strncmp(model, "glm4_moe", 8) == 0;
-    if (strstr(device, "H100") != NULL || strstr(device, "H200") != NULL) // the same processor, with another memory
+    if (strstr(device, "H100") != NULL || strstr(device, "H200") != NULL) // the same processor with other memory
         return experts ? "h100-glm4_moe" : "h200-gpt2";
     return amx ? "amx-glm4_moe" : NULL;
 }

@@ -54,8 +54,8 @@ mezzo_status mz_summarize(const double *x, size_t n, mz_summary *out) {
 }
 
 // --- bootstrap -----------------------------------------------------------------------------------------------------
-// 64 random bits scaled to [0, n): the high word of the product (Lemire 2019, without the rejection: for n < 2^20 the
-// bias is below 2^-44).
+// Returns 64 random bits scaled to [0, n): the high word of the product (Lemire 2019, without the rejection: for n <
+// 2^20 the bias is below 2^-44).
 static size_t below(uint64_t bits, size_t n) {
     return (size_t)(((unsigned __int128)bits * n) >> 64);
 }
@@ -115,10 +115,10 @@ fail:
 mz_sign_test mz_sign(int64_t wins, int64_t losses, int64_t ties) {
     int64_t n = wins + losses, k = wins < losses ? wins : losses;
     mz_sign_test t = {.wins = wins, .losses = losses, .ties = ties, .p = 1, .log10_p = 0};
-    if (2 * k >= n) // an even split: every split is at least as uneven
+    if (2 * k >= n) // with an even split, every split is at least as uneven
         return t;
-    // The lower tail up to k, from its largest term down; both tails are equal, so twice that.
-    // That is Binomial(n, 1/2) at k; top: its logarithm.
+    // The lower tail up to k, from its largest term down; both tails are equal, so the result is twice that.
+    // Binomial(n, 1/2) at k; top: its logarithm.
     double top = lgamma((double)n + 1) - lgamma((double)k + 1) - lgamma((double)(n - k) + 1) - (double)n * log(2);
     double sum = 0, term = 1;
     for (int64_t i = k; i >= 0 && term > sum * 1e-18; i--) {
@@ -162,7 +162,7 @@ static double beta_fraction(double a, double b, double x) {
     return h;
 }
 
-// P(T > t), t ≥ 0: half of I_x(df/2, 1/2) at x = df/(df + t²) (A&S 26.7.1).
+// Returns P(T > t), t ≥ 0: half of I_x(df/2, 1/2) at x = df/(df + t²) (A&S 26.7.1).
 static double student_tail(double t, double df) {
     double a = df / 2, b = 0.5, x = df / (df + t * t), y = t * t / (df + t * t);
     if (t <= 0)
@@ -176,7 +176,7 @@ double mz_student(double p, double df) {
     double low = 0, high = 1;
     while (student_tail(high, df) > 1 - p && high < 1e100)
         high *= 2;
-    for (int i = 0; i < 200 && high - low > 1e-15 * high; i++) { // bisection: the tail falls
+    for (int i = 0; i < 200 && high - low > 1e-15 * high; i++) { // bisection, because the tail falls
         double middle = low + (high - low) / 2;
         *(student_tail(middle, df) > 1 - p ? &low : &high) = middle;
     }
@@ -192,7 +192,7 @@ mz_interval mz_mean_interval(const double *x, size_t n, double level) {
 }
 
 // --- least squares -------------------------------------------------------------------------------------------------
-// b - 2 v vᵀb / vᵀv over rows j and on; b's elements are `stride` apart.
+// Computes b - 2 v vᵀb / vᵀv over rows from j on; b's elements are `stride` apart.
 static void reflect(const double *v, double square, double *b, size_t stride, size_t j, size_t n) {
     double dot = 0;
     for (size_t i = j; i < n; i++)
@@ -201,10 +201,11 @@ static void reflect(const double *v, double square, double *b, size_t stride, si
         b[i * stride] -= 2 * dot / square * v[i];
 }
 
-// Householder QR in place: R in a's upper triangle, Qᵀb in b. v: room for n.
+// Factors by Householder QR in place: R in a's upper triangle, Qᵀb in b. v: memory for n.
 static mezzo_status factor(double *a, double *b, double *v, size_t n, size_t k) {
     for (size_t j = 0; j < k; j++) {
-        double whole = 0, left = 0; // of the column, and of what the columns before it leave; reflections keep `whole`
+        double whole = 0, left = 0; // norms of the column, and of what earlier columns leave of it; reflections keep
+                                    // `whole`
         for (size_t i = 0; i < n; i++) {
             v[i] = a[i * k + j];
             whole += v[i] * v[i];
@@ -215,7 +216,7 @@ static mezzo_status factor(double *a, double *b, double *v, size_t n, size_t k) 
         if (!(left > 1e-20 * whole))
             return mz_fail(MEZZO_ERR_INVALID, "column %zu of the regression is a combination of those before it", j);
         double norm = sqrt(left);
-        v[j] += v[j] < 0 ? -norm : norm; // the sign that cancels nothing
+        v[j] += v[j] < 0 ? -norm : norm; // this sign avoids cancellation
         double square = 2 * norm * fabs(v[j]);
         for (size_t c = j; c < k; c++)
             reflect(v, square, a + c, k, j, n);
@@ -224,11 +225,11 @@ static mezzo_status factor(double *a, double *b, double *v, size_t n, size_t k) 
     return MEZZO_OK;
 }
 
-// R gives the standard errors (its inverse), Qᵀy the coefficients.
+// Solves for the coefficients, from Qᵀy, and the standard errors, from the inverse of R.
 static mezzo_status solve(double *a, double *b, double *v, size_t n, size_t k, double *inverse, mz_ols *out) {
     MEZZO_TRY(factor(a, b, v, n, k));
     for (size_t j = 0; j < k; j++) {
-        for (size_t i = j + 1; i-- > 0;) { // back from the diagonal
+        for (size_t i = j + 1; i-- > 0;) { // upward from the diagonal
             double sum = i == j;
             for (size_t m = i + 1; m <= j; m++)
                 sum -= a[i * k + m] * inverse[m * k + j];

@@ -1,7 +1,7 @@
-// The prediction changes the step by what forward and backward, run again, take more or less in another precision:
-//   device(f) = device + replay(f) − replay(now)
-//   host(f)   = host + launches(f) − launches(now)
-//   step(f)   = max(device(f), host(f)) + what the step takes beyond both today.
+// Predicts a step's time in another precision by how much longer or shorter forward and backward take, run again in it:
+//     device(f) = device + replay(f) − replay(now)
+//     host(f)   = host + launches(f) − launches(now)
+//     step(f)   = max(device(f), host(f)) + what the step takes beyond both today.
 #include "study/audit/cost.h"
 
 #include <math.h>
@@ -9,18 +9,21 @@
 
 #include "study/measure/kernels.h"
 
-enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; the rest is BF16's
+enum { FP32, TF32, BF16, FP16, FP8 }; // FP8: products that have such a kernel; other operations are in BF16
 
-static const double BOUND_BY_DEVICE = 0.9; // of the step's time, that the host's launches take less of
-static const double UNSTEADY = 0.15;       // of a prediction, that its bounds are away from it
-// The time of a processor for the same work differs from process to process, and a replay's own Python adds to it.
+static const double BOUND_BY_DEVICE = 0.9; // a step is bound by the device where the host's launches take less than
+                                           // this share of its time
+static const double UNSTEADY = 0.15;       // a prediction is unsteady where its bounds are further away than this share
+                                           // of it
+// Bounds of the error: a processor's time for the same work differs between processes, and a replay's own Python adds
+// to it.
 static const double HOST_LESS = 0.35, HOST_MORE = 0.2, DEVICE_OFF = 0.05;
 
 static int format_of(mezzo_dtype dtype, bool tf32) {
     return dtype == MEZZO_BF16 ? BF16 : dtype == MEZZO_F16 ? FP16 : dtype == MEZZO_F32 ? (tf32 ? TF32 : FP32) : -1;
 }
 
-// The format of the first operand that is a float.
+// Returns the format of the first operand that is a float.
 static int format_now(const mz_torch_trace *t, const mz_torch_op *op) {
     const bool tf32 = t->tf32 && t->capability >= 80;
     for (int i = 0; i < op->n_inputs; i++)
@@ -33,7 +36,7 @@ static double calls_of(const mz_torch_trace *t, const mz_torch_op *op) {
     return (double)op->count / (t->steps > 0 ? t->steps : 1);
 }
 
-// Returns the format of most of the forward products' FLOPs: what the program has today, whatever it asks for.
+// Returns the format of most of the forward products' FLOPs, which the program uses today, whatever it asks for.
 static int format_of_program(const mz_torch_trace *t) {
     double flops[MZ_TORCH_FORMATS] = {0};
     int most = FP32;
@@ -47,7 +50,7 @@ static int format_of_program(const mz_torch_trace *t) {
     return most;
 }
 
-static double positive(double x) { // of a number that may be NaN
+static double positive(double x) { // x may be NaN
     return x > 0 ? x : 0;
 }
 
@@ -59,8 +62,8 @@ static double update_seconds(const mz_torch_trace *t) {
     return sum;
 }
 
-// A step as it is: of the device, of the host, and what it takes beyond both. A program that waits for a result within
-// its step has that wait in its launches, so they count only where they are clearly less than the step.
+// Holds a step's times: of the device, of the host, and beyond both. A program that waits for a result within its step
+// has that wait in its launches, so launches count only where they are clearly less than the step.
 typedef struct times {
     double device, host, rest;
 } times;
@@ -78,7 +81,7 @@ static times times_of(const mz_torch_trace *t, double step) {
     return (times){device, host, step - fmax(device, host)};
 }
 
-// With `a` times what the step's replay took, and `b` times what the other's did.
+// Predicts with the factors `a` on the time of the step's replay and `b` on the time of the other one.
 static double predict(const mz_torch_trace *t, const times *now, const mz_torch_replay *then, double a, double b) {
     const double device = now->device + b * then->seconds - a * t->replay_now.seconds;
     if (strcmp(t->device, "cuda") != 0)
@@ -87,12 +90,13 @@ static double predict(const mz_torch_trace *t, const times *now, const mz_torch_
     return fmax(device, host) + now->rest;
 }
 
-// The prediction is of the shortest runs, its bounds are of one replay's shortest run and the other's median, or what
-// such predictions have been off by if that is more.
+// Predicts from the shortest runs. The bounds combine one replay's shortest run and the other's median, or are the
+// usual error of such predictions if that is larger.
 static mz_torch_cost cost_in(const mz_torch_trace *t, const times *now, const mz_torch_replay *then) {
     const double a = 1 + positive(t->replay_now.spread), b = 1 + positive(then->spread);
     const double seconds = predict(t, now, then, 1, 1), launched = then->launch_seconds - t->replay_now.launch_seconds;
-    const bool on_device = now->device + then->seconds - t->replay_now.seconds > now->host + launched; // no NaN
+    const bool on_device =
+        now->device + then->seconds - t->replay_now.seconds > now->host + launched; // no number is NaN here
     const double less = on_device ? DEVICE_OFF : HOST_LESS, more = on_device ? DEVICE_OFF : HOST_MORE;
     return (mz_torch_cost){.seconds = seconds,
                            .least = fmin(predict(t, now, then, a, 1), (1 - less) * seconds),
@@ -122,11 +126,11 @@ void mz_torch_costs_predict(const mz_torch_trace *t, mz_torch_costs *out) {
 
 // --- Mezzo's kernels -----------------------------------------------------------------------------------------------
 typedef struct shape {
-    int64_t dim[MZ_BENCH_DIMS]; // M×N×K, batches in M
-    double flops, seconds;      // of a step
+    int64_t dim[MZ_BENCH_DIMS]; // M×N×K; batches are part of M
+    double flops, seconds;      // sums over a step
 } shape;
 
-// A batched product with a matrix for each batch is none of a linear layer.
+// Finds the shape of a product; a batched product with a matrix for each batch is no linear layer.
 static bool shape_of(const mz_torch_op *op, shape *out) {
     const mz_torch_shape *a = &op->inputs[op->a], *b = &op->inputs[op->b];
     if (op->class != MZ_TORCH_PRODUCT || op->flops <= 0 || b->rank != 2 || a->rank != 2)

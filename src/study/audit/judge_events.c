@@ -3,13 +3,13 @@
 
 #include "study/audit/judge.h"
 
-// Holds what stands between one optimizer step and the next.
+// Holds what happened between one optimizer step and the next.
 typedef struct state {
     bool scaled;    // a scaler multiplied the loss
     bool unscaled;  // since the last backward
-    bool norm_read; // of gradients, by the program itself
+    bool norm_read; // the program itself computed a norm of gradients
     bool synced;    // ranks exchanged gradients in this step
-    bool last_sync; // DistributedDataParallel would exchange in the backward that follows
+    bool last_sync; // DistributedDataParallel would exchange in the next backward
     int sync_at, backwards, first_at, backward_at;
     bool same_place, rewritten;
     double scale, factor, least_weight, most_weight;
@@ -120,7 +120,8 @@ static void judge_write(mz_judge *j, state *s, const mz_torch_event *e) {
 }
 
 // --- the steps -----------------------------------------------------------------------------------------------------
-// A second step() without update() between fails in torch, so a forgotten update() leaves one step in the trace.
+// Judges updates. A second step() without update() fails in PyTorch, so a forgotten update() leaves one step in the
+// trace.
 static void judge_updates(mz_judge *j) {
     const mz_torch_trace *t = j->trace;
     int64_t steps = 0, updates = 0, scalers = 0;
@@ -225,7 +226,8 @@ static void judge_order(mz_judge *j) {
 }
 
 // --- state of the optimizer ----------------------------------------------------------------------------------------
-// Optimizers keep FP32 masters, or the low half of a parameter, under keys with these words.
+// Returns whether the tensors are FP32 masters, or low halves of parameters, which optimizers keep under keys with
+// these words.
 static bool is_master(const mz_torch_tensors *s) {
     static const char *const words[] = {"master", "fp32", "param", "compens", "kahan", "residual", "shift"};
     for (size_t i = 0; i < MZ_COUNT(words); i++)
@@ -280,8 +282,8 @@ typedef struct exchange {
     int at;
 } exchange;
 
-// Returns what is exchanged before the first step: a loss that is averaged for a log comes after it. Where ranks
-// exchange something there and nothing is paused, different gradients may be those of different parts of a model.
+// Finds what ranks exchange before the first step; a loss that is averaged for a log comes after it. Where ranks
+// exchange data then and nothing is paused, different gradients may belong to different parts of a model.
 static exchange find_exchange(const mz_torch_trace *t) {
     exchange x = {.at = -1};
     bool stepped = false;

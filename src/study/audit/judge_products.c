@@ -3,7 +3,7 @@
 
 #include "study/audit/judge.h"
 
-// Below these shares of the forward FLOPs a product is left alone: position encodings, routers and gates are FP32 on
+// Products with smaller shares of the forward FLOPs are not reported: position encodings, routers and gates are FP32 on
 // purpose, most of all where a region is disabled for them.
 static const double LEAST_SHARE = 0.01, LEAST_DISABLED_SHARE = 0.05;
 
@@ -34,7 +34,7 @@ static void sum_flops(mz_judge *j) {
         j->low += is_forward_product(op) && mz_torch_is_low(op->output) ? flops_of(op) : 0;
     }
     const double steps = t->steps > 0 ? t->steps : 1;
-    if (t == j->traces) { // the first rank stands for all
+    if (t == j->traces) { // the first rank represents all
         j->out->flops = all / steps;
         j->out->low_share = j->forward > 0 ? j->low / j->forward : 0;
     }
@@ -55,7 +55,8 @@ typedef enum reason {
     NOT_LISTED
 } reason;
 
-// scaled_dot_product_attention without a fused kernel is two products and this softmax, in FP32.
+// Returns whether it is the FP32 softmax of scaled_dot_product_attention without a fused kernel, which is two products
+// and this softmax.
 static bool is_plain_attention(const mz_torch_trace *t, const mz_torch_op *op) {
     for (size_t i = 0; i < t->n_ops; i++)
         if (strcmp(t->ops[i].name, "aten._safe_softmax") == 0 && t->ops[i].at == op->at &&
@@ -111,7 +112,7 @@ static void judge_wide(mz_judge *j) {
         const reason why = is_forward_product(op) ? reason_of(t, op) : NONE;
         double here = 0;
         int64_t calls = 0;
-        if (why == NONE || ((why == OUTSIDE || why == OTHER_DEVICE) && j->low == 0)) // then the region covers nothing
+        if (why == NONE || ((why == OUTSIDE || why == OTHER_DEVICE) && j->low == 0)) // the region covers nothing then
             continue;
         for (size_t k = 0; k < t->n_ops; k++)
             if (t->ops[k].user == op->user && t->ops[k].at == op->at && is_forward_product(&t->ops[k]) &&
@@ -157,7 +158,7 @@ static void judge_narrow(mz_judge *j) {
     static const struct {
         mz_torch_class class;
         mz_finding_kind rule;
-        bool bf16; // in that format, too
+        bool bf16; // it occurs in that format, too
     } rules[] = {{MZ_TORCH_LOSS, MZ_FINDING_LOW_LOSS, true},
                  {MZ_TORCH_NORM, MZ_FINDING_LOW_NORM, false},
                  {MZ_TORCH_SOFTMAX, MZ_FINDING_LOW_SOFTMAX, false}};
@@ -184,7 +185,7 @@ static void judge_casts(mz_judge *j) {
     }
 }
 
-// The share of the new weights in an average: lerp's weight, or what is left beside a factor of mul_.
+// Returns the share of the new weights in an average: lerp's weight, or 1 minus a factor of mul_.
 static double share_of(const mz_torch_op *op) {
     return strstr(op->name, "lerp") != NULL ? op->scalar : 1 - op->scalar;
 }
@@ -213,7 +214,7 @@ typedef struct axis {
     int64_t size;
 } axis;
 
-// The axes along which rows of 16-bit numbers lie in memory.
+// Finds the axes along which rows of 16-bit numbers lie in memory.
 static int axes_of(const mz_torch_op *op, axis out[2]) {
     const mz_torch_shape *a = &op->inputs[op->a], *b = &op->inputs[op->b];
     switch (op->class) {
@@ -222,7 +223,8 @@ static int axes_of(const mz_torch_op *op, axis out[2]) {
         out[1] = (axis){"N", b->dim[b->rank - 1]};
         return 2;
     case MZ_TORCH_CONVOLUTION:
-        out[0] = (axis){"input channels", b->dim[1] > 4 ? b->dim[1] : 8}; // of pictures: no kernel is faster padded
+        out[0] = (axis){"input channels", b->dim[1] > 4 ? b->dim[1] : 8}; // pictures have few channels, which no kernel
+                                                                          // pads to be faster
         out[1] = (axis){"output channels", b->dim[0]};
         return 2;
     case MZ_TORCH_ATTENTION:

@@ -78,7 +78,7 @@ static mezzo_status read_text(const char *where, const json_t *o, const char *ke
     return json_object_get(o, key) == NULL ? MEZZO_OK : mz_json_get_string(where, o, key, out);
 }
 
-// Reads an array of `key`, at most ROWS_MAX long, and memory for as many structs.
+// Reads an array of `key`, at most ROWS_MAX long, and allocates as many structs.
 static mezzo_status read_list(const mz_torch_trace *t, const char *key, size_t size, json_t **list, void *rows,
                               size_t *n) {
     MEZZO_TRY(mz_json_get_array(t->path, t->root, key, list));
@@ -114,7 +114,7 @@ double mz_torch_numel(const mz_torch_shape *s) {
     return n;
 }
 
-// Two per multiply-add. Of attention both products; its gradient has five where forward has two.
+// Counts two operations for each multiply-add. Attention has two products, and its gradient has five.
 static double flops_of(const mz_torch_op *op) {
     if (!mz_torch_is_product(op) || op->a >= op->n_inputs || op->b >= op->n_inputs)
         return 0;
@@ -126,8 +126,8 @@ static double flops_of(const mz_torch_op *op) {
         return 2 * mz_torch_numel(a) * (double)b->dim[b->rank - 1];
     if (op->class == MZ_TORCH_ATTENTION)
         return a->rank == 4 && b->rank == 4 ? (backward ? 10 : 4) * mz_torch_numel(a) * (double)b->dim[2] : 0;
-    // Weight [O, I / groups, k…]; each element of the output takes one filter. Forward has no output's shape, so its
-    // spatial size is taken for the input's.
+    // The weight is [O, I / groups, k…], and each output element takes one filter. The trace has no output shape of
+    // forward, so its spatial size is taken to be the input's.
     double of_filter = mz_torch_numel(b) / (double)(b->dim[0] > 0 ? b->dim[0] : 1);
     if (backward)
         return 4 * mz_torch_numel(&op->inputs[0]) * of_filter;

@@ -1,4 +1,4 @@
-// Reads what python/mezzo/audit wrote of one rank of a PyTorch program: operations with shapes, dtypes and lines, and
+// Reads what python/mezzo/audit wrote for one rank of a PyTorch program: operations with shapes, dtypes and lines, and
 // events.
 #ifndef MZ_STUDY_TRACE_H
 #define MZ_STUDY_TRACE_H
@@ -27,7 +27,7 @@ typedef enum mz_torch_class {
 typedef enum mz_torch_phase { MZ_TORCH_FORWARD, MZ_TORCH_BACKWARD, MZ_TORCH_UPDATE } mz_torch_phase;
 
 typedef struct mz_torch_shape {
-    mezzo_dtype dtype; // MEZZO_DTYPE_COUNT: no float
+    mezzo_dtype dtype; // MEZZO_DTYPE_COUNT: it is no float
     int rank;
     int64_t dim[MZ_TRACE_DIMS];
 } mz_torch_shape;
@@ -35,28 +35,28 @@ typedef struct mz_torch_shape {
 enum { MZ_TORCH_FORMATS = 5 };
 extern const char *const mz_torch_formats[MZ_TORCH_FORMATS]; // "fp32", "tf32", "bf16", "fp16", "fp8"
 
-// Forward and backward of a step, run again in one precision; NaN: not timed.
+// Holds the times of a step's forward and backward, run again in one precision; NaN: not timed.
 typedef struct mz_torch_replay {
-    double seconds;        // of the device
-    double launch_seconds; // of the host, on a GPU
-    double spread;         // what the median of its runs takes beyond the shortest, relative to it
+    double seconds;        // on the device
+    double launch_seconds; // on the host, for a GPU
+    double spread;         // how much longer the median of its runs takes than the shortest, as a share of that
 } mz_torch_replay;
 
 typedef struct mz_torch_op {
-    const char *name; // "aten.addmm"; borrowed from the trace
+    const char *name; // "aten.addmm"; the trace owns it
     mz_torch_class class;
     mz_torch_phase phase;
-    bool in_place, into; // "aten.addmm_"; out=
-    int a, b;            // operands of a product, of inputs
-    int region;          // of the trace; -1: outside of every region
-    int at, user;        // places; -1: not known
+    bool in_place, into; // "aten.addmm_"; with out=
+    int a, b;            // the operands of a product, as indices of its inputs
+    int region;          // index into the trace's regions; -1: outside of every region
+    int at, user;        // indices of places; -1: not known
     int n_inputs;
     mz_torch_shape inputs[MZ_TRACE_INPUTS];
     mezzo_dtype output;
-    int64_t count, returned; // calls; casts that undo the one before
-    double seconds;          // a call; NaN: not timed
+    int64_t count, returned; // count: calls; returned: casts that undo the cast before
+    double seconds;          // of one call; NaN: not timed
     double scalar;           // of an in-place call; NaN: none
-    double flops;            // a call; 0: no product
+    double flops;            // of one call; 0: it is no product
 } mz_torch_op;
 
 typedef enum mz_torch_event_kind {
@@ -79,10 +79,11 @@ typedef struct mz_torch_event {
     int step, at;
     int optimizer;             // -1: not known
     bool enabled;              // of a scaler
-    bool flag;                 // by_step, skipped, sync, sharded: of the kind
-    bool scaled_by_step;       // of an optimizer's step: inside of scaler.step()
+    bool flag;                 // by_step, skipped, sync or sharded, by the kind
+    bool scaled_by_step;       // of an optimizer's step: it ran inside scaler.step()
     double scale, norm, limit; // NaN: not known
-    double factor, weight;     // of a backward's loss: since its mean, and how many elements that counted; NaN
+    double factor, weight;     // of a backward's loss: factor since its mean, and how many elements that mean counted;
+                               // NaN
     bool mean;                 // of a backward's loss
     const char *op;            // of a write: "nan_to_num"; ""
     int64_t count, scalers;    // scalers: how many the program has used so far
@@ -93,13 +94,13 @@ typedef struct mz_torch_region {
     const char *device, *dtype;
     bool enabled;
     int64_t entered;
-    // Filled by the reader, from the operations in it.
+    // The reader counts these among the operations.
     int64_t low_products, products;
 } mz_torch_region;
 
-typedef struct mz_torch_tensors { // an optimizer's parameters or one kind of its state
+typedef struct mz_torch_tensors { // an optimizer's parameters, or one kind of its state
     int optimizer;
-    const char *key; // "" of parameters
+    const char *key; // "" for parameters
     mezzo_dtype dtype, of;
     int64_t count, numel;
 } mz_torch_tensors;
@@ -114,11 +115,11 @@ typedef struct mz_torch_trace {
     char *path;
     const char *torch, *device, *device_name;
     int rank, world, capability, steps, threads;
-    double step_seconds;   // without the hooks; NaN: the program ended first
-    double launch_seconds; // of a step on a GPU: until everything is launched; NaN: not timed
+    double step_seconds;   // without the hooks; NaN: the program ended before
+    double launch_seconds; // of a step on a GPU, until all work is launched; NaN: not timed
     double followed_seconds;
     mz_torch_replay replay[MZ_TORCH_FORMATS], replay_now; // in other precisions, and as the step was
-    const char *no_replay;                                // why there is none; ""
+    const char *no_replay;                                // why there is no replay; ""
     int64_t unchanged, compared, dropped;
     bool tf32, deterministic, warn_only, cudnn_deterministic, cudnn_benchmark;
     int benchmark_at;
@@ -131,12 +132,13 @@ typedef struct mz_torch_trace {
     size_t n_ops, n_events, n_regions, n_places, n_tensors, n_optimizers, n_compiled;
 } mz_torch_trace;
 
-// MEZZO_ERR_IO, MEZZO_ERR_FORMAT "FILE: key …", MEZZO_ERR_UNSUPPORTED where the file says why nothing was followed.
+// Reads a trace. MEZZO_ERR_IO, MEZZO_ERR_FORMAT "FILE: key …", MEZZO_ERR_UNSUPPORTED where the file says why nothing
+// was recorded.
 mezzo_status mz_torch_trace_read(const char *path, mz_torch_trace *out);
 mezzo_status mz_torch_trace_parse(const char *where, const char *text, size_t n, mz_torch_trace *out);
 void mz_torch_trace_free(mz_torch_trace *trace);
 
-const char *mz_torch_dtype_name(mezzo_dtype dtype); // "fp32"; "-" of no float
+const char *mz_torch_dtype_name(mezzo_dtype dtype); // "fp32"; "-" for no float
 bool mz_torch_is_low(mezzo_dtype dtype);            // 16 bits or fewer
 double mz_torch_numel(const mz_torch_shape *shape);
 bool mz_torch_is_product(const mz_torch_op *op); // product, convolution or attention

@@ -7,49 +7,49 @@
 #include "train/trial.h"
 
 // --- formats (lab_formats.c) ---------------------------------------------------------------------------------------
-// Says what a format does beyond its largest value, and which codes are no numbers.
+// Says how a format treats numbers beyond its largest value, and which codes are no numbers.
 typedef enum mz_specials {
-    MZ_SPECIALS_IEEE, // infinities and NaNs: the largest exponent field
+    MZ_SPECIALS_IEEE, // infinities and NaNs have the largest exponent field
     MZ_SPECIALS_NAN,  // OCP E4M3FN: no infinity, one NaN of each sign
     MZ_SPECIALS_NONE, // OCP E2M1: every code is a number; conversion saturates
 } mz_specials;
 
-// A binary format: sign, exponent and fraction, most significant bit first. Elements of block formats (mxfp8, mxfp4,
-// nvfp4) share a scale; `block` of them have one.
+// Describes a binary format: sign, exponent and fraction, most significant bit first. `block` elements of a block
+// format (mxfp8, mxfp4, nvfp4) share a scale.
 typedef struct mz_lab_format {
     const char *name, *title;
-    int exponent, fraction; // bits of the fields, beside one sign bit
+    int exponent, fraction; // bits of the fields, besides one sign bit
     mz_specials specials;
-    mezzo_dtype dtype;   // whose conversion training uses; MEZZO_DTYPE_COUNT of block formats
-    mezzo_blocks blocks; // whose definition block formats have
-    int block;           // 0: no shared scale
-    const char *scale;   // format of the shared scale, in words; NULL
+    mezzo_dtype dtype;   // the dtype whose conversion training uses; MEZZO_DTYPE_COUNT for block formats
+    mezzo_blocks blocks; // the definition of a block format
+    int block;           // 0: no scale is shared
+    const char *scale;   // the format of the shared scale, in words; NULL
 } mz_lab_format;
 
 enum { MZ_LAB_FORMATS = 10 };
 extern const mz_lab_format mz_lab_formats[MZ_LAB_FORMATS];
-const mz_lab_format *mz_lab_format_find(const char *name); // NULL: none
+const mz_lab_format *mz_lab_format_find(const char *name); // NULL: there is none of this name
 
-// Facts of one element, exactly (every one is a FP64 number).
+// Holds facts of one element, exactly, since each fits in FP64.
 typedef struct mz_lab_format_facts {
     mz_lab_format format;
     int bits, bias;
     double largest, smallest_normal, smallest_subnormal;
-    double epsilon;      // from 1 to the next value
+    double epsilon;      // distance from 1 to the next value
     double digits;       // decimal: (fraction + 1)·log10(2)
-    double zero;         // the largest magnitude that rounds to zero: half of the smallest subnormal, by ties to even
-    uint64_t finite;     // distinct finite values; +0 and -0 are one
-    double bits_a_value; // with the share of the block's scale
+    double zero;         // the largest magnitude that rounds to zero: half of the smallest subnormal, with ties to even
+    uint64_t finite;     // number of distinct finite values; +0 and -0 count once
+    double bits_a_value; // with the element's share of the block's scale
 } mz_lab_format_facts;
 mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *format);
 
-// Says what became of a value that was stored in a format.
+// Says what happened to a value that was stored in a format.
 typedef enum mz_fate {
     MZ_FATE_EXACT,
     MZ_FATE_ROUNDED,
-    MZ_FATE_SUBNORMAL, // kept, exactly or rounded, with fewer significant bits
-    MZ_FATE_UNDERFLOW, // rounded to zero
-    MZ_FATE_OVERFLOW,  // to infinity; E4M3: to NaN; of blocks: to the largest value
+    MZ_FATE_SUBNORMAL, // it kept a value with fewer significant bits, exact or rounded
+    MZ_FATE_UNDERFLOW, // it was rounded to zero
+    MZ_FATE_OVERFLOW,  // it became infinite; E4M3: NaN; blocks: the largest value
     MZ_FATE_NAN,
 } mz_fate;
 const char *mz_fate_name(mz_fate fate); // "exact", "rounded", …
@@ -58,15 +58,15 @@ typedef struct mz_stored {
     uint64_t code; // the element's bits
     uint64_t exponent, fraction;
     int sign;
-    double value;    // what the code (times the block's scale) stands for
+    double value;    // the number that the code (times the block's scale) represents
     double relative; // |value - x| / |x|; 0 where x is 0; NaN where value is not finite
-    double scale;    // of the block, the value being its largest; 1 without blocks
+    double scale;    // of the block, in which the value is the largest; 1 without blocks
     mz_fate fate;
 } mz_stored;
 mz_stored mz_lab_format_store(const mz_lab_format *format, double x);
 
 // --- accumulate (lab_accumulate.c) ---------------------------------------------------------------------------------
-// Adding one term `count` times: the formats of term and sum, and the way of adding.
+// A way to add one term `count` times: the formats of term and sum, and the method.
 typedef struct mz_sum_way {
     const char *name, *title;
     mezzo_dtype term, sum;
@@ -80,60 +80,61 @@ typedef struct mz_sum_result {
     const char *way, *title;
     double sum;
     double term;     // x as the term's format holds it
-    double exact;    // count · x, x as it was given
+    double exact;    // count · x, with x as given
     double relative; // |sum - exact| / |exact|; 0 where exact is 0
     int64_t
-        stalled; // the addition after which a plain sum never changed again; 0: it did not stall, or is of another way
+        stalled; // the addition after which a plain sum stopped changing; 0: it did not stall, or the method is another
 } mz_sum_result;
 
-// Adds x `count` times (1 … 2³¹). `path`, where not NULL, gets the sum after each of `points` additions, evenly spaced
-// and ending with the last: [points], 2 ≤ points ≤ count. Stochastic rounding draws from Philox (seed, element =
+// Adds x `count` times (1 … 2³¹). `path`, where not NULL, gets the sum after each of `points` additions at even
+// distances, the last included: [points], 2 ≤ points ≤ count. Stochastic rounding draws from Philox (seed, element =
 // addition).
 mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t seed, double *path, int64_t points);
 
 // --- overflow (lab_overflow.c) -------------------------------------------------------------------------------------
-// The probability that softmax gives to the first of two logits (x, 0), every operation rounded to the format.
+// Holds the probability that softmax gives to the first of two logits (x, 0), with every operation rounded to the
+// format.
 typedef struct mz_softmax_row {
     mezzo_dtype format;
     double x;
     double naive;   // eˣ / (eˣ + 1)
-    double shifted; // e⁰ / (e⁰ + e⁻ˣ): the largest logit subtracted first
+    double shifted; // e⁰ / (e⁰ + e⁻ˣ): with the largest logit subtracted first
     double exact;   // FP64, shifted
 } mz_softmax_row;
 mz_softmax_row mz_softmax_of(mezzo_dtype dtype, double x);
 
-// One step of a real fp16 training program whose output gradient is `spike` for the first `spiked` steps and 1 after:
-// what the loss scaler sees and does.
+// Holds what the loss scaler sees and does in one step of a real fp16 training program, whose output gradient is
+// `spike` for the first `spiked` steps and 1 afterwards.
 typedef struct mz_scale_step {
     double gradient; // before scaling
-    double scale;    // of this step
+    double scale;    // in this step
     bool skipped;
 } mz_scale_step;
-// Fills rows [steps] on `device` with torch's scaler but for its first scale and a growth interval of `interval` steps.
-// Errors: those of making and running a program.
+// Fills rows [steps] on `device` with PyTorch's scaler, but with this first scale and a growth interval of `interval`
+// steps. Errors: those of making and running a program.
 mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, double initial, int64_t interval,
                            mz_scale_step *rows, int64_t steps);
 
-// One step of plain SGD with rate 1 on the same program, its gradient clipped to a norm of max_norm, after unscaling or
-// before.
+// Holds one step of plain SGD with rate 1 on the same program, whose gradient is clipped to a norm of max_norm, after
+// unscaling or before.
 typedef struct mz_clip_order {
     const char *order; // "unscale, clip, step"
-    double norm;       // that clipping saw
+    double norm;       // the norm that clipping used
     double clip;       // its factor
-    double update;     // how far the weight moved
+    double update;     // the change of the weight
 } mz_clip_order;
 mezzo_status mz_clip_in_order(mezzo_device *device, double gradient, double max_norm, double scale, bool unscale_first,
                               mz_clip_order *out);
 
 // --- layernorm (lab_layernorm.c) -----------------------------------------------------------------------------------
-// Statistics of a row of normal numbers around `center` with deviation 1, stored in a format, computed in it and in
-// FP32.
+// Holds statistics of a row of normal numbers around `center` with deviation 1, stored in a format, and computed in it
+// and in FP32.
 typedef struct mz_norm_row {
     mezzo_dtype format;
     int64_t width;
-    double mean, variance;           // FP64, of the stored row: the truth
-    double low_mean, low_variance;   // two passes, every operation rounded to the format
-    double low_one_pass;             // variance as E[x²] - E[x]² in the format
+    double mean, variance;           // in FP64, of the stored row: the reference
+    double low_mean, low_variance;   // by two passes, with every operation rounded to the format
+    double low_one_pass;             // the variance as E[x²] - E[x]², in the format
     double fp32_mean, fp32_variance; // two passes in FP32, as training does
     double fp32_one_pass;            // E[x²] - E[x]² in FP32
 } mz_norm_row;
@@ -141,59 +142,59 @@ mz_norm_row mz_norm_statistics(mezzo_dtype dtype, int64_t width, double center, 
 
 // --- underflow (lab_underflow.c) -----------------------------------------------------------------------------------
 typedef struct mz_underflow_options {
-    const char *run;    // a run folder or checkpoint, whose weights and data are used; NULL: a small GPT
-    const char *data;   // text or shards; NULL: the run's, or text made of common words
+    const char *run;    // a run folder or checkpoint, whose weights and data it uses; NULL: a small GPT
+    const char *data;   // text or shards; NULL: the run's, or text of common words
     const char *device; // NULL: cpu
-    int threads;        // 0: all
-    int64_t steps;      // that the small GPT is trained for, the last of which is inspected
+    int threads;        // 0: all cores
+    int64_t steps;      // training steps of the small GPT, of which the last is inspected
     uint64_t seed;
-    const char *precision; // NULL: fp32; fp8 and its kin: what their 8 bits lose is counted too
+    const char *precision; // NULL: fp32; for fp8 and similar ones, losses in 8 bits are counted, too
 } mz_underflow_options;
 typedef struct mz_underflow {
-    mz_trial *trial;      // in FP32, unless asked otherwise, so that nothing has underflowed yet
-    mezzo_config *config; // the trial's
+    mz_trial *trial;      // in FP32, unless asked otherwise, so that nothing has underflowed before
+    mezzo_config *config; // of the trial
     const mz_magnitudes *magnitudes;
-    int64_t step; // that was counted
+    int64_t step; // the counted step
 } mz_underflow;
 // Takes one training step with every gradient and activation counted: u->magnitudes has the tables. Errors: those of
 // a run.
 mezzo_status mz_underflow_look(const mz_underflow_options *options, mz_underflow *u);
 void mz_underflow_close(mz_underflow *u);
 
-// Holds what FP16 would make of numbers that were multiplied by 2^scale first.
+// Holds what FP16 would make of numbers that are first multiplied by 2^scale.
 typedef struct mz_fp16_fate {
-    int64_t nonzero;     // finite ones
-    int64_t lost;        // become zero
-    int64_t subnormal;   // keep fewer than 11 significant bits
-    int64_t overflow;    // above 65,536 (those from 65,520 on would become infinite too)
+    int64_t nonzero;     // number of finite ones other than zero
+    int64_t lost;        // number that become zero
+    int64_t subnormal;   // number that keep fewer than 11 significant bits
+    int64_t overflow;    // number above 65,536 (those from 65,520 on would become infinite, too)
     int lowest, highest; // 2^lowest < |x| ≤ 2^highest, unscaled; both 0 where all are zero
 } mz_fp16_fate;
 mz_fp16_fate mz_fp16_fate_of(const int64_t *counts, int scale); // counts [MZ_HISTOGRAM_BUCKETS]
-// The smallest power of two that leaves at most `share` of the numbers zero, and the largest that overflows none:
-// exponents.
+// Return the exponents of the smallest power of two that leaves at most `share` of the numbers zero, and of the largest
+// that overflows none.
 int mz_fp16_least_scale(const int64_t *counts, double share);
 int mz_fp16_most_scale(const int64_t *counts);
-void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // of all tensors of a kind
+void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // over all tensors of a kind
 
 // --- speed (lab_speed.c) -------------------------------------------------------------------------------------------
 #define MZ_SPEED_MOST MEZZO_PRECISION_COUNT
 typedef struct mz_speed_options {
     const char *data, *device; // NULL: made-up text; auto
-    int threads;               // 0: all
+    int threads;               // 0: all cores
     mezzo_precision precisions[MZ_SPEED_MOST];
     int n_precisions;
-    int64_t layers, d_model, batch, steps; // a GPT with 4 heads and 128 tokens of context; at least 10 steps
-    double target;                         // loss; 0: the largest of the last losses, which all of them reach
+    int64_t layers, d_model, batch, steps; // of a GPT with 4 heads and a context of 128 tokens; at least 10 steps
+    double target;                         // a loss; 0: the largest of the final losses, which all reach
     const volatile sig_atomic_t *stop;     // may be NULL
 } mz_speed_options;
 typedef struct mz_speed_row {
     mezzo_precision asked, effective;
-    double ms, tokens_per_second; // of a step, in the second half of the race
-    double final_loss;            // smoothed over about ten steps, as every loss here
-    int64_t steps;                // to the target; 0: not reached
-    double seconds;               // in steps, to the target; NaN
+    double ms, tokens_per_second; // of a step, in the second half of the steps
+    double final_loss;            // smoothed over about ten steps, like every loss here
+    int64_t steps;                // until the target; 0: it was not reached
+    double seconds;               // time in steps, until the target; NaN
     int64_t skipped;
-    size_t memory; // bytes
+    size_t memory; // in bytes
     char reason[256];
 } mz_speed_row;
 typedef struct mz_speed_result {
@@ -202,21 +203,21 @@ typedef struct mz_speed_result {
     char device[160];
 } mz_speed_result;
 // Trains the same model from the same seed on the same batches in each precision, a few steps of each in turn. Errors:
-// a run's.
+// those of a run.
 mezzo_status mz_speed_race(const mz_speed_options *options, mz_speed_row *rows, mz_speed_result *result);
 
 // --- figures (lab_figures.c): FOLDER/NAME.gp, drawn as NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO
 // ------------------
-mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // sign, exponent and fraction as bars
-// Every way's sum against the number of additions.
+mezzo_status mz_lab_draw_formats(const char *folder, const char *name); // draws sign, exponent and fraction as bars
+// Draws the sum of every way against the number of additions.
 mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, int64_t count, uint64_t seed);
 mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_scale_step *rows, int64_t steps);
 // Draws the mean's relative error against the row's width: rows [n] of each of two formats.
 mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_norm_row *fp16, const mz_norm_row *bf16,
                                int n);
 
-// Draws gradients (parameters' and activations') by log2, FP16's thresholds shaded, and the same multiplied by 2^scale;
-// activations beside.
+// Draws gradients (of parameters and activations) by log2, with FP16's thresholds shaded, and the same multiplied by
+// 2^scale; activations are beside them.
 mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const mz_underflow *u, int scale);
 
 // Draws seconds to the target as bars.
@@ -224,9 +225,9 @@ mezzo_status mz_lab_draw_speed(const char *folder, const char *name, const mz_sp
                                const mz_speed_result *result);
 
 // --- what the lessons that train share (lab_text.c) ------------------------------------------------------------------
-// The lessons that train a model share a text that is the same everywhere, and keys of a configuration.
-// Writes 40 kB of made-up text to a temporary file; *path names it, for the caller to remove and mz_free.
+// Writes 40 kB of made-up text, which the lessons that train a model share and which is the same everywhere, to a
+// temporary file; *path names it, and the caller removes it and calls mz_free.
 mezzo_status mz_lab_text(char **path);
-mezzo_status mz_lab_set(mezzo_config *config, const char *const (*keys)[2], size_t n); // {key, value}
+mezzo_status mz_lab_set(mezzo_config *config, const char *const (*keys)[2], size_t n); // pairs {key, value}
 
 #endif

@@ -1,4 +1,4 @@
-// Shows what a long sum loses: it adds one small term again and again, in several formats and ways.
+// Shows what a long sum loses: it adds one small term repeatedly, in several formats and ways.
 #include <math.h>
 
 #include "study/lab/lab.h"
@@ -17,9 +17,9 @@ const mz_sum_way mz_sum_ways[MZ_SUM_WAYS] = {
     {"bf16 stochastic", "bf16, stochastic rounding", MEZZO_BF16, MEZZO_BF16, MZ_SUM_STOCHASTIC},
 };
 
-// The sum under way. A sum of two numbers of at most 24 significant bits is rounded once, from FP64, where they are
-// less than 2^29 apart; the bits beyond cannot change the rounding of anything but a tie, which the halves of these
-// formats never form with them.
+// Holds a sum in progress. A sum of two numbers of at most 24 significant bits is rounded once, from FP64, where they
+// are less than 2^29 apart; further bits can only change the rounding of a tie, which the halves of these formats never
+// form with them.
 typedef struct running {
     const mz_sum_way *way;
     mz_philox_key key;
@@ -36,7 +36,7 @@ static void add(running *r, double term, int64_t at) {
     mezzo_dtype d = r->way->sum;
     double y, t;
     switch (r->way->how) {
-    case MZ_SUM_KAHAN: // Kahan 1965: what the last addition lost is added to the next term
+    case MZ_SUM_KAHAN: // by Kahan 1965: what the last addition lost is added to the next term
         y = mezzo_round_to(term - r->lost, d);
         t = mezzo_round_to(r->sum + y, d);
         r->lost = mezzo_round_to(mezzo_round_to(t - r->sum, d) - y, d);
@@ -50,9 +50,9 @@ static void add(running *r, double term, int64_t at) {
     }
 }
 
-// Sum of `count` equal terms by halves: equal halves have equal sums, so only two sizes live at each depth.
+// Sums `count` equal terms by halves. Equal halves have equal sums, so each depth has only two sizes.
 static double pairwise(double term, int64_t count, mezzo_dtype d) {
-    double small = 0, large = term; // sums of ⌊size⌋ and ⌊size⌋ + 1 terms, from size 0 upward along the bits of count
+    double small = 0, large = term; // sums of ⌊size⌋ and ⌊size⌋ + 1 terms, from size 0 upward by the bits of count
     for (int bit = 62; bit >= 0; bit--) {
         bool odd = (count >> bit) & 1;
         double even_sum = mezzo_round_to(small + small, d), odd_sum = mezzo_round_to(small + large, d);
@@ -81,7 +81,7 @@ mz_sum_result mz_sum(const mz_sum_way *way, double x, int64_t count, uint64_t se
             path[next++] = r.sum;
     }
     out.sum = r.sum;
-    // Kahan's and stochastic sums move on even where one addition changes nothing.
+    // Kahan's and stochastic sums go on changing after an addition that changes nothing.
     bool stalls = way->how == MZ_SUM_PLAIN || way->how == MZ_SUM_WIDENED;
     if (!stalls || out.stalled == count || mezzo_round_to(r.sum + out.term, way->sum) != r.sum)
         out.stalled = 0;

@@ -5,7 +5,7 @@
 #include "study/lab/lab.h"
 #include "backend/inspect.h"
 
-// A bar from bit `from` on, with its width in it where there is room.
+// Adds a bar from bit `from` on, with its width in it where that fits.
 static void add_field(mz_text *t, int *from, int bits, double y, const char *colour) {
     mz_text_addf(t, "set object rectangle from %d,%.2f to %d,%.2f fc rgb '%s' fs solid border lc rgb 'white' lw 1.5\n",
                  *from, y - 0.35, *from + bits, y + 0.35, colour);
@@ -44,7 +44,7 @@ mezzo_status mz_lab_draw_sums(const char *folder, const char *name, double x, in
     enum { POINTS = 200 };
     double path[POINTS], exact = x * (double)count;
     int64_t points = count < POINTS ? count : POINTS;
-    int n = 0, same = 0; // what ends within 0.2 % of the exact sum would be one line drawn often
+    int n = 0, same = 0; // same: ends within 0.2 % of the exact sum, which would be one line drawn repeatedly
     mz_text t = {0}, lines = {0};
     for (int i = 0; i < MZ_SUM_WAYS; i++) {
         mz_sum(&mz_sum_ways[i], x, count, seed, path, points);
@@ -80,7 +80,8 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
         least = fmin(least, rows[i].scale);
         most = fmax(most, fmax(rows[i].scale, scaled < 0x1p40 ? scaled : 0));
         mz_text_addf(&t, "%lld %.9g ", (long long)i + 1, rows[i].scale);
-        mz_text_addf(&t, scaled < 0x1p40 ? "%.9g\n" : "NaN\n", scaled); // far beyond the format: off the figure
+        mz_text_addf(&t, scaled < 0x1p40 ? "%.9g\n" : "NaN\n", scaled); // far above the format's range, and outside the
+                                                                        // figure
     }
     mz_text_addf(&t, "EOD\n$skipped << EOD\n");
     for (int64_t i = 0; i < steps; i++)
@@ -100,7 +101,7 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
 
 static void add_norms(mz_text *t, const char *block, const mz_norm_row *rows, int n) {
     mz_text_addf(t, "$%s << EOD\n", block);
-    for (int i = 0; i < n; i++) { // an error of 0 has no place on a logarithmic axis
+    for (int i = 0; i < n; i++) { // an error of 0 has no point on a logarithmic axis
         double scale = fmax(fabs(rows[i].mean), 1e-30);
         double low = fabs(rows[i].low_mean - rows[i].mean) / scale,
                fp32 = fabs(rows[i].fp32_mean - rows[i].mean) / scale;
@@ -128,7 +129,7 @@ mezzo_status mz_lab_draw_norms(const char *folder, const char *name, const mz_no
     return mz_figure_make(folder, name, &t, 900, 480);
 }
 
-// Shares of `counts` by the upper edge's exponent, moved by `shift`.
+// Adds shares of `counts` by the exponent of the upper edge, plus `shift`.
 static void add_shares(mz_text *t, const char *block, const int64_t *counts, int shift) {
     mz_fp16_fate f = mz_fp16_fate_of(counts, 0);
     mz_text_addf(t, "$%s << EOD\n", block);
@@ -144,7 +145,7 @@ mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const m
     static const mz_magnitude_kind order[] = {MZ_OF_GRADIENT, MZ_OF_ACTIVATION_GRADIENT, MZ_OF_ACTIVATION};
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
     mz_text t = {0};
-    int lowest = -30, highest = 22; // room for the words in the shades
+    int lowest = -30, highest = 22; // space for the labels in the shaded parts
     for (int k = 0; k < 3; k++) {
         char block[24];
         mz_underflow_sum(u, order[k], counts);
@@ -160,7 +161,7 @@ mezzo_status mz_lab_draw_underflow(const char *folder, const char *name, const m
         }
     }
     lowest = lowest < -60 ? -60 : lowest;
-    // One command draws all three: gnuplot's multiplot, as one string.
+    // One command draws all three, as a string for gnuplot's multiplot.
     mz_text_addf(&t,
                  "set xrange [%d:%d]\nset style fill solid 0.85 border lc rgb 'white'\nset boxwidth 1\n"
                  "set grid ytics ls 91\nset yrange [0:*]\nset ylabel 'per cent' offset 1\nset xtics 10\n"

@@ -1,5 +1,5 @@
 // Describes number formats, and stores a value in each. Facts follow from the widths of the fields; a value is stored
-// by the conversion that training uses, and its fields are read off the result.
+// by the conversion that training uses, and its fields are read from the result.
 #include <math.h>
 
 #include "study/lab/lab.h"
@@ -38,7 +38,7 @@ static double largest_of(const mz_lab_format *f) {
     double ulps = ldexp(1, -f->fraction);
     switch (f->specials) {
     case MZ_SPECIALS_IEEE:
-        return ldexp(2 - ulps, top - 1); // the largest field is infinity and NaN
+        return ldexp(2 - ulps, top - 1); // the largest field means infinity and NaN
     case MZ_SPECIALS_NAN:
         return ldexp(2 - 2 * ulps, top); // only the last code is NaN
     default:
@@ -48,10 +48,10 @@ static double largest_of(const mz_lab_format *f) {
 
 mz_lab_format_facts mz_lab_format_describe(const mz_lab_format *f) {
     int bits = 1 + f->exponent + f->fraction;
-    uint64_t half = UINT64_C(1) << (bits - 1); // codes of one sign
+    uint64_t half = UINT64_C(1) << (bits - 1); // number of codes with one sign
     uint64_t none = f->specials == MZ_SPECIALS_IEEE ? UINT64_C(1) << f->fraction : f->specials == MZ_SPECIALS_NAN;
     double subnormal = ldexp(1, 1 - bias_of(f) - f->fraction);
-    // NVFP4's FP32 scale of the whole tensor is nothing beside its elements.
+    // NVFP4's FP32 scale of the whole tensor is negligible beside its elements.
     return (mz_lab_format_facts){.format = *f,
                                  .bits = bits,
                                  .bias = bias_of(f),
@@ -71,7 +71,7 @@ const char *mz_fate_name(mz_fate fate) {
     return names[fate];
 }
 
-// Sign, exponent and fraction of a value that the format holds.
+// Reads sign, exponent and fraction of a value that the format holds.
 static void read_fields(const mz_lab_format *f, double v, mz_stored *out) {
     uint64_t top = (UINT64_C(1) << f->exponent) - 1, ones = (UINT64_C(1) << f->fraction) - 1;
     int smallest = 1 - bias_of(f);
@@ -101,7 +101,7 @@ static mz_fate fate_of(const mz_lab_format *f, double x, double element, double 
         return MZ_FATE_OVERFLOW;
     if (f->block > 0 && fabs(element) == most &&
         fabs(x) > fabs(stored) * (1 + ldexp(0.5, ilogb(most) - f->fraction) / most))
-        return MZ_FATE_OVERFLOW; // beyond what a larger scale would have rounded to it
+        return MZ_FATE_OVERFLOW; // a larger scale would have rounded it to the largest value
     if (stored == 0 && x != 0)
         return MZ_FATE_UNDERFLOW;
     if (x != 0 && fabs(element) < ldexp(1, 1 - bias_of(f)))
@@ -109,13 +109,13 @@ static mz_fate fate_of(const mz_lab_format *f, double x, double element, double 
     return stored == x ? MZ_FATE_EXACT : MZ_FATE_ROUNDED;
 }
 
-// Stores x as the largest number of its block, and of its tensor's.
+// Stores x as the largest number of its block, and of its tensor.
 static double store_block(const mz_lab_format *f, double x, mz_stored *out) {
     uint8_t code, scale;
     float number = isfinite(x) ? (float)fmax(-3e38, fmin(3e38, x)) : (float)x;
     mz_blocks_encode(f->blocks, &number, 1, 1, &code, &scale);
     if (x == 0 || !isfinite(x))
-        scale = mz_blocks_scale(f->blocks, (float)largest_of(f), 1); // 1: it says nothing of such a block
+        scale = mz_blocks_scale(f->blocks, (float)largest_of(f), 1); // 1: the rule gives no scale for such a block
     out->scale = (double)mz_blocks_scale_value(f->blocks, scale);
     return (double)mz_blocks_element(f->blocks, code);
 }

@@ -1,9 +1,9 @@
-// This experiment shows why a norm's statistics are FP32: it sums mean and variance of wide rows in the rows' format.
+// Shows why a norm's statistics are FP32: it sums mean and variance of wide rows in the rows' format.
 #include <math.h>
 
 #include "study/lab/lab.h"
 
-// Element i of the row as the format stores it.
+// Returns element i of the row as the format stores it.
 static double element(mezzo_dtype dtype, double center, uint64_t seed, int64_t i) {
     uint32_t words[4];
     float normal[4];

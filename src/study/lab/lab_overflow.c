@@ -13,7 +13,7 @@ mz_softmax_row mz_softmax_of(mezzo_dtype dtype, double x) {
     return out;
 }
 
-// loss = Σ (x·w)·c with x = 1: the gradient of the product, stored in fp16, is loss scale × c.
+// Holds the program of loss = Σ (x·w)·c with x = 1: the product's gradient, stored in fp16, is loss scale × c.
 typedef struct experiment {
     mezzo_graph *graph;
     mezzo_params *params;
@@ -91,7 +91,7 @@ mezzo_status mz_scale_path(mezzo_device *device, double spike, int64_t spiked, d
 }
 
 // --- clipping ------------------------------------------------------------------------------------------------------
-// Takes a step by single calls, because a step object has one order only.
+// Takes a step by single calls, because a step object has only one order.
 static mezzo_status clip_step(experiment *e, double gradient, double max_norm, bool unscale_first, mz_clip_order *out) {
     const float one = 1, c = (float)gradient;
     float before, after;

@@ -4,12 +4,12 @@
 
 #include "study/lab/lab.h"
 
-enum { BLOCK = 5 }; // steps before the next precision has its turn: what else the machine does touches all alike
+enum { BLOCK = 5 }; // steps of one precision's turn; other load on the machine then affects all precisions alike
 
 typedef struct runner {
-    mezzo_config *config; // the trial's
+    mezzo_config *config; // of the trial
     mz_trial *trial;
-    double *loss, *seconds; // [steps]: smoothed loss after each step, time in steps so far
+    double *loss, *seconds; // [steps]: smoothed loss after each step, and time in steps so far
     double smooth, weight, spent;
 } runner;
 
@@ -36,8 +36,7 @@ static mezzo_status open_runner(const mz_speed_options *o, mezzo_precision preci
     return r->loss == NULL || r->seconds == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }
 
-// Adds the loss of a step to a mean that forgets with a time of ten steps; corrected for its start, as Adam's moments
-// are.
+// Adds the loss of a step to a mean with a time constant of ten steps, corrected for its start as Adam's moments are.
 static void note(runner *r, const mz_step_report *report, int64_t steps) {
     if (report == NULL || report->step < 1 || report->step > steps)
         return;
@@ -65,7 +64,7 @@ static mezzo_status race(const mz_speed_options *o, runner *runners, int n) {
     for (int i = 0; i < n && status == MEZZO_OK; i++)
         status = open_runner(o, o->precisions[i], o->data != NULL ? o->data : text, &runners[i]);
     if (text != NULL)
-        unlink(text); // read into memory
+        unlink(text); // it has been read into memory
     mz_free(text);
     MEZZO_TRY(status);
     while (mz_trial_steps(runners[n - 1].trial) < o->steps)
@@ -80,7 +79,7 @@ static mezzo_status race(const mz_speed_options *o, runner *runners, int n) {
     return MEZZO_OK;
 }
 
-// Steps whose loss was not read on its own (a device that is read late) take the one before.
+// Fills in steps whose loss was not read separately (on a device that is read late) with the loss before.
 static void fill(runner *r, int64_t steps) {
     for (int64_t s = 1; s < steps; s++)
         if (r->loss[s] == 0)
@@ -114,7 +113,7 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
     mezzo_status status = race(o, runners, o->n_precisions);
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++) {
         fill(&runners[i], o->steps);
-        if (o->target <= 0) // the loss that all reach
+        if (o->target <= 0) // the loss that all precisions reach
             result->target = fmax(result->target, runners[i].loss[o->steps - 1]);
     }
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)

@@ -13,14 +13,14 @@ static const char *const words[] = {"the",  "of",   "and",   "to",   "in",    "a
                                     "you",  "were", "their", "one",  "all",   "we",    "can",  "her",  "has",  "there",
                                     "been", "if",   "more",  "when", "will",  "would", "who",  "so",   "no",   "out"};
 
-// Common words are drawn more often, and the word before shifts the draw, so that there is something to learn. Integers
-// only: the same text everywhere.
+// Writes words: common ones are drawn more often, and the word before shifts the draw, so that a model can learn. It
+// uses integers only, so that the text is the same everywhere.
 static void write_words(mz_text *t, size_t bytes) {
     uint64_t word = 0;
     for (uint64_t i = 0; t->len < bytes && t->status == MEZZO_OK; i++) {
         uint32_t draw[4];
         mz_philox((mz_philox_key){1, 0, 0x7EC7}, i, draw);
-        uint64_t rank = draw[0] % (1 + draw[1] % MZ_COUNT(words)); // low ones are likelier
+        uint64_t rank = draw[0] % (1 + draw[1] % MZ_COUNT(words)); // low ranks are likelier
         word = (rank + word / 3) % MZ_COUNT(words);
         mz_text_addf(t, "%s%s", words[word], i % 13 == 12 ? ".\n" : " ");
     }

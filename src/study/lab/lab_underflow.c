@@ -1,11 +1,11 @@
-// Shows which of a model's gradients FP16 would lose: counts one step of training in FP32, tensor by tensor.
+// Shows which of a model's gradients FP16 would lose: it counts one step of training in FP32, tensor by tensor.
 #include <unistd.h>
 
 #include "study/lab/lab.h"
 #include "train/folder.h"
 #include "backend/inspect.h"
 
-// --- looking -------------------------------------------------------------------------------------------------------
+// --- the counted step -----------------------------------------------------------------------------------------------
 static mezzo_status configure(const mz_underflow_options *o, const char *folder, const char *text,
                               mezzo_config *config) {
     char threads[16], seed[32];
@@ -51,7 +51,7 @@ static mezzo_status look(const mz_underflow_options *o, mz_underflow *u) {
     if (status == MEZZO_OK)
         status = mz_trial_open(NULL, u->config, NULL, &u->trial);
     if (text != NULL)
-        unlink(text); // read into memory
+        unlink(text); // it has been read into memory
     mz_free(text);
     MEZZO_TRY(status);
     u->step = o->steps;
@@ -84,7 +84,7 @@ void mz_underflow_close(mz_underflow *u) {
 }
 
 // --- conclusions from the counts -----------------------------------------------------------------------------------
-enum { FIRST = 1, LAST = MZ_HISTOGRAM_BUCKETS - 3 }; // of the finite magnitudes that are not zero
+enum { FIRST = 1, LAST = MZ_HISTOGRAM_BUCKETS - 3 }; // buckets of the finite magnitudes other than zero
 enum { ZERO = -25, NORMAL = -14, LARGEST = 16 };     // FP16: 2^-25 rounds to zero, 2^-14 is the smallest normal number
 
 mz_fp16_fate mz_fp16_fate_of(const int64_t *counts, int scale) {
@@ -117,7 +117,7 @@ int mz_fp16_least_scale(const int64_t *counts, double share) {
 
 int mz_fp16_most_scale(const int64_t *counts) {
     mz_fp16_fate f = mz_fp16_fate_of(counts, 0);
-    return LARGEST - 1 - f.highest; // 2^highest itself stays below 65,504
+    return LARGEST - 1 - f.highest; // 2^highest itself is below 65,504
 }
 
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts) {

@@ -8,12 +8,12 @@
 #include "io/json.h"
 
 #define SEEDS         8
-#define WARMUP_SHARE  10   // a tenth of the steps
-#define EVAL_BATCHES  8    // of a validation
+#define WARMUP_SHARE  10   // one in this many steps
+#define EVAL_BATCHES  8    // batches of a validation
 #define ENERGY        0.6  // seconds of steps between two readings
-#define CHANGE_STEPS  9    // of each precision
-#define CHANGE_SECOND 4.0  // a changed shape of which a step in each takes longer is not timed
-#define MEMORY_WORTH  0.02 // of a tie in speed, what less memory decides
+#define CHANGE_STEPS  9    // steps of each precision
+#define CHANGE_SECOND 4.0  // a changed shape whose steps in both precisions take longer is not timed
+#define MEMORY_WORTH  0.02 // where speeds are within this of each other, less memory decides
 
 void mz_advised_free(mz_advised *a) {
     if (a->compared != NULL)
@@ -23,7 +23,7 @@ void mz_advised_free(mz_advised *a) {
 }
 
 // --- choosing ------------------------------------------------------------------------------------------------------
-// The model as a run on this data has it: the data decides the vocabulary.
+// Reads the model as a run on this data has it: the data decides the vocabulary.
 static mezzo_status read_model(mezzo_device *device, const mz_advised_options *o, mezzo_model_config *model) {
     mz_trial *trial;
     MEZZO_TRY(mezzo_config_set(o->config, "amp.precision", "fp32", "advise"));
@@ -49,7 +49,7 @@ static const mz_candidate *candidate_of(const mz_choice *choice, mezzo_precision
     return NULL;
 }
 
-// Returns the fastest of those that passed, other than fp32; fp32 where there is none.
+// Returns the fastest precision that passed, other than fp32; fp32 where there is none.
 static mezzo_precision rival_of(const mz_choice *choice) {
     if (choice->precision != MEZZO_PRECISION_FP32)
         return choice->precision;
@@ -79,7 +79,7 @@ static mezzo_status choose(mezzo_device *device, const mz_advised_options *o, co
 }
 
 // --- timing ---------------------------------------------------------------------------------------------------------
-// Steps of the two in turn, so that other load touches neighbours alike. The first three prepare and warm up.
+// Times steps of the two in turn, so that other load affects neighbours alike. The first three prepare and warm up.
 static mezzo_status time_in_turn(mz_rig *rigs[2], const mz_advised_options *o, double ratios[CHANGE_STEPS]) {
     const mz_repeats once = {.iters = 1, .stop = o->stop};
     double seconds[2];
@@ -124,7 +124,7 @@ static mezzo_status time_changes(mezzo_device *device, const mz_advised_options 
         const bool doubles = i % 2 == 1, width = i >= 2;
         int64_t batch = c->batch_size;
         int64_t *what = width ? &changed.d_model : &batch;
-        if ((!doubles && *what % 2 != 0) || *what == 0) // a graph file has no width that could change
+        if ((!doubles && *what % 2 != 0) || *what == 0) // a graph file has no width that can change
             continue;
         *what = doubles ? *what * 2 : *what / 2;
         if (width)
@@ -160,7 +160,7 @@ static mezzo_status measure_energy(mezzo_device *device, const mezzo_model_confi
 }
 
 // --- comparing -----------------------------------------------------------------------------------------------------
-// As many steps as let three pairs of runs end in time. A validation batch takes a third of a step.
+// Returns how many steps let three pairs of runs end in time. A validation batch takes a third of a step.
 static int64_t steps_that_fit(const mz_advised_options *o, const mz_advised *a) {
     double both = 0;
     const mezzo_precision precisions[2] = {a->baseline, a->candidate};
@@ -277,7 +277,7 @@ static json_t *measured(const mz_measured *m) {
                      "high", mz_json_number(m->interval.high));
 }
 
-// Says whether another batch or width could give the other answer; nothing where there is no answer.
+// Describes whether another batch or width could give the other answer; it writes nothing where there is no answer.
 static const char *describe_turn(const mz_advised *a, const mz_advised_change *c) {
     const mz_interval x = c->speedup.interval;
     if (!a->decided || isnan(c->speedup.value))

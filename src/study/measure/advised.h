@@ -1,6 +1,6 @@
 // Recommends a precision for a model and its data, with its speedup at equal quality and an interval. It chooses by
-// timing (choose.h), compares the choice with fp32 at equal quality (verify.h), and times the changes that would make
-// another precision the choice.
+// timing (choose.h), compares the choice with fp32 at equal quality (verify.h), and times the changes that would lead
+// to another choice.
 #ifndef MZ_STUDY_ADVISED_H
 #define MZ_STUDY_ADVISED_H
 
@@ -8,12 +8,12 @@
 #include "study/measure/verify.h"
 
 typedef struct mz_advised_options {
-    mezzo_config *config;              // model, data, optimizer, device; train.steps is set
-    const mezzo_precision *precisions; // NULL: what mz_choose_usual names
+    mezzo_config *config;              // with model, data, optimizer and device; train.steps is set
+    const mezzo_precision *precisions; // NULL: those that mz_choose_usual selects
     int n_precisions;
-    int64_t
-        steps; // of a run; fewer, and at least MZ_ADVISED_STEPS, where three pairs of runs would not fit into minutes
-    double minutes; // that the comparison may take
+    int64_t steps;  // of a run; fewer, and at least MZ_ADVISED_STEPS, where three pairs of runs would take longer than
+                    // `minutes`
+    double minutes; // the most that the comparison may take
     double level, within;
     const volatile sig_atomic_t *stop; // may be NULL
     void (*tell_candidate)(void *user, const mz_candidate *candidate);
@@ -22,34 +22,35 @@ typedef struct mz_advised_options {
 } mz_advised_options;
 #define MZ_ADVISED_STEPS 30
 
-// The candidate's speedup where one thing differs.
+// Holds the candidate's speedup where one property differs.
 typedef struct mz_advised_change {
     const char *what; // "batch", "width"
     int64_t value;
-    mz_measured speedup; // raw, interval of the timed steps; NaN where `note` says why
+    mz_measured speedup; // raw, with the interval of the timed steps; NaN where `note` has the reason
     char note[160];
 } mz_advised_change;
 
 typedef struct mz_advised {
-    mz_choice choice;                    // by timing
-    mezzo_precision baseline, candidate; // the same where there is nothing to compare
+    mz_choice choice;                    // the choice by timing
+    mezzo_precision baseline, candidate; // equal where there is nothing to compare
     bool decided;
-    mezzo_precision precision;  // where it is decided
+    mezzo_precision precision;  // once it is decided
     char verdict[640];          // a sentence
-    mz_verify_result *compared; // NULL: nothing to compare
-    mz_verify_options as;       // how it was compared
-    size_t memory[2];           // bytes of training, planned: baseline, candidate
-    mz_energy energy[2];        // of a step
+    mz_verify_result *compared; // NULL: there is nothing to compare
+    mz_verify_options as;       // the options of the comparison
+    size_t memory[2];           // planned bytes of training: baseline, candidate
+    mz_energy energy[2];        // of one step
     mz_advised_change changes[4];
     int n_changes;
 } mz_advised;
 
-// Errors as mz_choose and mz_verify. The caller frees *out, of any outcome, with mz_advised_free.
+// Finds a recommendation. Errors as mz_choose and mz_verify. The caller frees *out with mz_advised_free after any
+// outcome.
 mezzo_status mz_advised_find(const mz_advised_options *options, mz_advised *out);
 void mz_advised_free(mz_advised *answer);
 
-// Precision, speed, memory, loss, energy, what would change it: in this order on each. The verdict's sentence is for
-// the caller to print.
+// Returns precision, speed, memory, loss, energy and what would change the choice, in this order. The caller prints the
+// verdict's sentence.
 json_t *mz_advised_json(const mz_advised *a); // NULL: out of memory
 void mz_advised_text(const mz_advised *a, mz_text *out);
 

@@ -163,7 +163,7 @@ static mezzo_status run_cell(mezzo_device *device, const mezzo_model_config *mod
     mz_session_set_optimizer(&o, plan->optimizer, &matrices);
     o.seed = plan->seed;
     cell->effective = precision;
-    if (strstr(reason, ", as asked") == NULL || strchr(reason, ';') != NULL) // more to say than the name
+    if (strstr(reason, ", as asked") == NULL || strchr(reason, ';') != NULL) // the reason has more than the name
         add_note(cell, reason);
     mezzo_status status = measure(device, &o, plan, cell);
     if (status == MEZZO_ERR_MEMORY || status == MEZZO_ERR_UNSUPPORTED) {

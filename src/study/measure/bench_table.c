@@ -7,8 +7,8 @@
 #include "study/measure/kernels.h"
 #include "study/analyse/figures.h"
 
-// The precision that the unprefixed speedup columns are about: the first of 16 bits, else the last; -1 when there is
-// one only.
+// Returns the precision of the speedup columns without a prefix: the first with 16 bits, else the last; -1 when there
+// is only one.
 static int find_candidate(const mz_bench_plan *plan) {
     for (int i = 1; i < plan->n_precisions; i++)
         if (mz_precision_is_low(plan->precisions[i]))
@@ -16,7 +16,7 @@ static int find_candidate(const mz_bench_plan *plan) {
     return plan->n_precisions - 1 > 0 ? plan->n_precisions - 1 : -1;
 }
 
-// NaN where either time is.
+// Returns the speedup; NaN where either time is NaN.
 static double speedup_of(const mz_bench_time *baseline, const mz_bench_time *candidate) {
     return baseline->mean / candidate->mean;
 }
@@ -103,7 +103,7 @@ mezzo_status mz_bench_chart(const mz_bench_plan *plan, const mz_bench_result *ro
     mz_text_addf(&t, "$rows << EOD\n");
     for (size_t i = 0; i < n; i++) {
         const mz_bench_cell *base = &rows[i].cells[0];
-        mz_text_addf(&t, "\"%s\"", rows[i].size); // single quotes would be drawn
+        mz_text_addf(&t, "\"%s\"", rows[i].size); // with single quotes they would be drawn
         for (int p = 1; p < plan->n_precisions; p++) {
             const mz_bench_cell *c = &rows[i].cells[p];
             double x = step ? base->step.mean / c->step.mean : base->total / c->total;

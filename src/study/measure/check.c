@@ -6,7 +6,7 @@
 #include "runtime/calls.h"
 
 // --- cases ---------------------------------------------------------------------------------------------------------
-// By what the dimensions of an op mean; the second row of each is a multiple of nothing.
+// Shapes by the meaning of an op's dimensions; the second row of each has odd sizes.
 static const struct {
     const char *dims, *shape;
 } shapes[] = {
@@ -61,7 +61,8 @@ fail:
     return status;
 }
 
-// `exact`: outputs of floating-point formats become FP64, so that the ref device does not round its results.
+// Fills the tensors of a call. `exact`: floating-point outputs become FP64, so that the ref device does not round its
+// results.
 static mezzo_status side_fill(side *s, mezzo_device *device, const mz_bench_call *made, bool exact) {
     *s = (side){.device = device, .call = made->call};
     const mz_rng_state rng = {.seed = 1, .step = 1};
@@ -81,8 +82,9 @@ static mezzo_status side_fill(side *s, mezzo_device *device, const mz_bench_call
 }
 
 // --- comparison ----------------------------------------------------------------------------------------------------
-// The root mean square error of rounding operands and a result is below u of each; the additions of a sum of 512 terms
-// err by either sign, which makes less than sqrt(512) u of FP32 where the terms do not cancel.
+// Returns the tolerance. The root mean square error of rounding operands and a result is below u of each; the additions
+// of a sum of 512 terms err in either direction, which makes less than sqrt(512) u of FP32 where the terms do not
+// cancel.
 static double tolerance_of(const mz_call *call, int slot) {
     double operand = mz_unit_roundoff(call->numerics.compute);
     for (int i = 0; i < call->n_in; i++)
@@ -126,7 +128,7 @@ static mezzo_status compare(const side *here, const side *exact, mz_check *check
         if (status == MEZZO_OK)
             status = read_doubles(exact, i, values + n);
         const double error = relative_error(values, values + n, n), tolerance = tolerance_of(&here->call, i);
-        if (!(error / tolerance <= check->error / check->tolerance)) { // NaN is the worst
+        if (!(error / tolerance <= check->error / check->tolerance)) { // NaN counts as the worst
             check->error = error;
             check->tolerance = tolerance;
         }

@@ -8,20 +8,20 @@
 #include "study/analyse/stats.h"
 
 #define GUARD_STEPS 3   // 2 where a step takes longer than SLOW seconds
-#define SLOW        2.0 // seconds
+#define SLOW        2.0 // in seconds
 #define LOSS_WITHIN                                                                                                    \
-    0.01 // of the widest candidate's loss, relatively: BF16's rounding moves a first loss by less than 0.1 %
-// The share of the widest candidate's gradient, in the 2-norm, that another one may be off. It lies between the errors
-// of FP8 and of 4-bit formats (bench/results/fp8-gradients-h200.csv).
+    0.01 // of the widest candidate's loss, relatively: BF16's rounding changes a first loss by less than 0.1 %
+// The share of the widest candidate's gradient, in the 2-norm, by which another one may differ. It lies between the
+// errors of FP8 and of 4-bit formats (bench/results/fp8-gradients-h200.csv).
 #define GRADIENT_WITHIN 0.25
 
 mz_choose_options mz_choose_defaults(void) {
     return (mz_choose_options){.seconds = 1, .iters = 10, .gradient_within = GRADIENT_WITHIN};
 }
 
-// Holds what the candidates are compared with: the first that passed.
+// Holds the results of the first candidate that passed, with which the others are compared.
 typedef struct beside {
-    int guard_steps; // set by the first candidate and kept for the others
+    int guard_steps; // the first candidate sets it for all
     bool gradients;  // an 8-bit candidate is among them
     double loss;     // NaN: none yet
     mz_gradient gradient;
@@ -63,7 +63,7 @@ static mz_candidate candidate_of(mezzo_precision precision, bool native) {
                           .gradient_error = (double)NAN};
 }
 
-// A candidate that is reported and not tried has a note already.
+// Returns whether a candidate is to be tried; one that is only reported has a note already.
 static bool tried(const mz_candidate *c) {
     return c->note[0] == '\0';
 }
@@ -136,8 +136,8 @@ bool mz_choose_guard(mz_candidate *c, const mz_choose_options *o, const mz_rig_s
     return c->passed;
 }
 
-// Compares the first gradient with the reference's, or keeps it as that: before any step, where the weights are the
-// same.
+// Compares the first gradient with the reference's, or keeps it as the reference. It runs before any step, where the
+// weights are the same.
 static mezzo_status compare_gradient(mz_rig *rig, beside *r, mz_candidate *c) {
     mz_gradient here = {0};
     if (!r->gradients)
@@ -258,7 +258,7 @@ static int natives(const mz_choice *out) {
     return n;
 }
 
-// A device that runs one precision natively leaves nothing to time: the others' memory is planned all the same.
+// Chooses the only precision that a device runs natively, without timing; the others' memory is planned all the same.
 static mezzo_status choose_only(mezzo_device *device, const mz_choose_options *o, mz_choice *out) {
     mezzo_precision order[MEZZO_PRECISION_COUNT];
     int n = mz_precision_automatic(order), emulated = out->n;

@@ -83,7 +83,8 @@ static mezzo_status add_rates(mezzo_device *device, reporting *r) {
     static const mezzo_precision precisions[] = {MEZZO_PRECISION_FP32, MEZZO_PRECISION_TF32, MEZZO_PRECISION_BF16,
                                                  MEZZO_PRECISION_FP16};
     mz_peaks peaks;
-    const char *model = device->backend->gpu ? "gpt2-124M" : "gpt"; // shapes that take milliseconds there
+    const char *model = device->backend->gpu ? "gpt2-124M" : "gpt"; // a model whose kernels take milliseconds on that
+                                                                    // device
     MEZZO_TRY(mz_device_peaks(device, &peaks));
     for (int i = 0; mz_bench_default(i) != NULL; i++) {
         if (strcmp(mz_bench_default(i)->model, model) != 0)

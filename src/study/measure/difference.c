@@ -6,13 +6,13 @@
 #include "train/folder.h"
 #include "train/trial.h"
 
-#define MOST 65536 // numbers of a tensor
+#define MOST 65536 // numbers kept of a tensor
 
-typedef struct result { // of an op
+typedef struct result { // the result of an op
     char op[32], module[128], phase[16];
-    int turn; // among those of the same op, module and phase
+    int turn; // index among the results with the same op, module and phase
     mezzo_dtype dtype;
-    int digits;       // of the significand, in the narrower of the formats it is computed and stored in
+    int digits;       // of the significand, in the narrower of the formats in which it is computed and stored
     int64_t count, n; // elements, and how many of them are kept
     float *values;
 } result;
@@ -27,7 +27,7 @@ static bool same_name(const result *a, const result *b) {
     return strcmp(a->op, b->op) == 0 && strcmp(a->module, b->module) == 0 && strcmp(a->phase, b->phase) == 0;
 }
 
-static int digits_of(mezzo_dtype dtype) { // of the significand, with the hidden one
+static int digits_of(mezzo_dtype dtype) { // of the significand, with the hidden bit
     switch (dtype) {
     case MEZZO_F64:
         return 53;
@@ -113,7 +113,7 @@ static const result *partner_of(const results *all, const result *r) {
 }
 
 static void compare_results(const results both[2], double ulp, mz_difference *out) {
-    int digits = 53; // of the narrowest format so far: what was rounded to it stays off by as much
+    int digits = 53; // of the narrowest format so far, because what was rounded to it keeps that error
     for (size_t i = 0; i < both[0].n; i++) {
         const result *a = &both[0].list[i], *b = partner_of(&both[1], a);
         int64_t where;
@@ -166,7 +166,7 @@ static mezzo_status compare_weights(const mezzo_params *a, const mezzo_params *b
 typedef struct side {
     mezzo_config *config;
     mz_trial *trial;
-    uint32_t batch; // CRC32C of what was drawn
+    uint32_t batch; // CRC32C of the drawn batch
 } side;
 
 static mezzo_status open_side(const mz_difference_options *o, int which, side *s) {

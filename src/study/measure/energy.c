@@ -1,5 +1,5 @@
-// Measures what a step costs in joules, by the device's own counter, or the processor's (RAPL). Where nothing can be
-// read, NaN.
+// Measures the energy of a step in joules, by the device's own counter, or the processor's (RAPL); NaN where neither
+// can be read.
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,23 +23,23 @@ static mezzo_status read_sensors(mezzo_device *device, bool host, reading *out) 
 
 typedef struct gauge {
     mz_rig *rig;
-    bool host; // its counter is the processor's
+    bool host; // the counter is the processor's
 } gauge;
 
 // --- counting ------------------------------------------------------------------------------------------------------
-// A counter moves in jumps: NVML's about every tenth of a second, RAPL's every millisecond. Read at any two moments it
-// is wrong by up to a jump at either end, which is most of what a short window holds. So power is taken from one jump
-// to another, while steps follow each other without a gap, and a step's energy is that power over its time.
-#define AHEAD_SECONDS 0.02 // of steps asked for and not yet due: the device never waits for the host
-#define JUMP_SECONDS  0.5  // a counter that stands still for so long is not one
+// A counter changes in jumps: NVML's about every tenth of a second, RAPL's every millisecond. Read at any two moments
+// it is wrong by up to a jump at either end, which is most of a short window. So power is measured from one jump to
+// another, while steps follow each other without a gap, and a step's energy is that power times its duration.
+#define AHEAD_SECONDS 0.02 // of steps that are queued, so that the device never waits for the host
+#define JUMP_SECONDS  0.5  // a counter that does not change for this long does not work
 
 mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seconds, double range, mz_energy *out) {
     double last, first = (double)NAN, from = 0, asked = 0;
     *out = (mz_energy){(double)NAN, (double)NAN};
     MEZZO_TRY(m->read(m->user, &last));
     double start = m->clock(m->user), now = start, jumped = start;
-    const int most = 1 + (int)(AHEAD_SECONDS /
-                               fmax(step_seconds, 1e-6)); // where steps are not queued, that is how long it looks away
+    const int most =
+        1 + (int)(AHEAD_SECONDS / fmax(step_seconds, 1e-6)); // without a queue, this is the time between two readings
     while (now - jumped < JUMP_SECONDS + step_seconds) {
         for (int i = 0; i < most && asked - (now - start) < AHEAD_SECONDS; i++) {
             MEZZO_TRY(m->step(m->user));
@@ -58,7 +58,7 @@ mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seco
             from = now;
         } else if (now - from >= seconds) {
             joules -= first;
-            if (joules < 0) // the counter started again
+            if (joules < 0) // the counter has started again
                 joules += range;
             if (joules > 0)
                 *out = (mz_energy){joules / (now - from) * step_seconds, joules / (now - from)};
@@ -98,7 +98,7 @@ mezzo_status mz_rig_energy(mz_rig *rig, double seconds, double step_seconds, mz_
     }
     if (isnan(now.watts))
         return MEZZO_OK;
-    // A sensor alone: what it says right after the steps.
+    // With a power sensor alone, the reading directly after the steps counts.
     MEZZO_TRY(mz_rig_run_steps(rig, (int64_t)fmin(fmax(1, ceil(seconds / step_seconds)), MOST_STEPS)));
     MEZZO_TRY(read_sensors(device, g.host, &now));
     *out = (mz_energy){now.watts * step_seconds, now.watts};

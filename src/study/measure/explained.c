@@ -29,7 +29,7 @@ void mz_explained_free(mz_explained *t) {
     *t = (mz_explained){0};
 }
 
-// Strings one after another in one block, which *out owns; each of them then points into it.
+// Copies strings one after another into one block, which *out owns; each of them then points into it.
 static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
     size_t bytes = 0;
     for (size_t i = 0; i < n; i++)
@@ -46,7 +46,7 @@ static mezzo_status keep_strings(const char **strings[], size_t n, char **out) {
 }
 
 static int number_of_rule(mz_explained *t, const char *rule) {
-    for (size_t i = t->n; i-- > 0;) // a rule's newest row is a layer back
+    for (size_t i = t->n; i-- > 0;) // the newest row of a rule is often one layer back
         if (strcmp(t->rows[i].is.rule, rule) == 0)
             return t->rows[i].number;
     return ++t->rules;
@@ -104,8 +104,8 @@ static bool is_cast(const mz_explained_row *r) {
     return strcmp(r->is.op, "cast") == 0 || strncmp(r->is.op, "quantize", 8) == 0;
 }
 
-// The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it took in is
-// written after its name: "linear+relu". No pass changes a cast's result.
+// Compares ops. The k-th op of a name in a module stays the k-th through the fuse pass, if it stays at all; what it
+// fused with follows its name: "linear+relu". No pass changes a cast's result.
 static int compare_ops(const mz_explained_row *a, const mz_explained_row *b) {
     const size_t n = strcspn(a->is.op, "+"), m = strcspn(b->is.op, "+");
     int order = strcmp(a->is.module, b->is.module);
@@ -123,7 +123,7 @@ static int compare_ops(const mz_explained_row *a, const mz_explained_row *b) {
 static int by_op(const void *a, const void *b) {
     const mz_explained_row *x = *(mz_explained_row *const *)a, *y = *(mz_explained_row *const *)b;
     const int order = compare_ops(x, y);
-    return order != 0 ? order : (x > y) - (x < y); // of one table
+    return order != 0 ? order : (x > y) - (x < y); // both are in one table
 }
 
 static mezzo_status sort_by_op(const mz_explained *t, mz_explained_row ***out) {

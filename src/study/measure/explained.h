@@ -1,4 +1,4 @@
-// Collects a graph as the passes leave it: every op with its dtypes, every parameter with its master, and their sums;
+// Collects a graph as the passes leave it: every op with its dtypes, every parameter with its master, and their sums,
 // for `mezzo explain`.
 #ifndef MZ_STUDY_EXPLAINED_H
 #define MZ_STUDY_EXPLAINED_H
@@ -7,44 +7,44 @@
 #include "runtime/params.h"
 #include "runtime/passes.h"
 
-// A graph after a pass, with what passes that ask the device decided beside it.
+// Holds a graph after a pass, with the decisions of passes that ask the device.
 typedef struct mz_explained_graph {
     mezzo_params *params; // laid out, without memory; NULL without a device
     mz_compiled c;
 } mz_explained_graph;
-// As a program on the device would have it, of one of cut's ranks where cut is not NULL. device NULL: passes up to
-// chunk. Free also on errors.
+// Opens a graph as a program on the device would have it, for one of cut's ranks where cut is not NULL. device NULL:
+// passes up to chunk. Free it after errors, too.
 mezzo_status mz_explained_open(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
                                mezzo_master master, const mz_cut *cut, const char *after, mz_explained_graph *out);
 void mz_explained_close(mz_explained_graph *graph);
 
 typedef struct mz_explained_row {
-    mezzo_explain_row is; // its strings are the table's
-    const char *fused;    // what the fuse pass made of its storage; "" where that is not asked
-    int number;           // the rule's number in the table, counted from 1 by the rules' first rows
+    mezzo_explain_row is; // its strings belong to the table
+    const char *fused;    // the result of the fuse pass for its storage; "" where that is not asked for
+    int number;           // number of the rule in the table, from 1, in the order of their first rows
     const char *kernel;   // "-": none is chosen, or the op needs none
-    double stream;        // that it runs on; NaN: there is one stream
+    double stream;        // on which it runs; NaN: there is one stream
     double at, bytes;     // of the output, in the arena; NaN: it has no place there
-    char *text;           // holds the first line's
+    char *text;           // memory of the first line's texts
 } mz_explained_row;
 
 typedef struct mz_explained {
     mz_explained_row *rows;
     size_t n, cap;
-    int rules; // different ones
+    int rules; // number of different rules
     mezzo_status status;
 } mz_explained;
-// The ops after a pass, as mezzo_graph_explain has them. Free also on errors; zeroed is fine.
+// Reads the ops after a pass, as mezzo_graph_explain has them. Free after errors, too; a zeroed one is allowed.
 mezzo_status mz_explained_read(const mz_explained_graph *g, mz_explained *out);
-// The same of a graph after a pass that needs no device.
+// Collects the ops of a graph after a pass that needs no device.
 mezzo_status mz_explained_collect(const mezzo_graph *g, const mezzo_program_options *options, const char *after,
                                   mz_explained *out);
 void mz_explained_free(mz_explained *table);
-// Writes into `plain`, collected after autocast, what became of each op in `fused`.
+// Writes into `plain`, collected after autocast, what each op became in `fused`.
 mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused);
 
-// The ops whose dtypes differ under two precisions. Casts belong to one precision only: what is compared is every other
-// op, which both have in the same order.
+// Holds the ops whose dtypes differ under two precisions. Casts belong to one precision only, so every other op is
+// compared; both have those in the same order.
 typedef struct mz_explained_pair {
     const mz_explained_row *a, *b;
 } mz_explained_pair;
@@ -54,26 +54,26 @@ size_t mz_explained_casts(const mz_explained *table);
 
 enum { MZ_MASTERS = MEZZO_MASTER_STOCHASTIC + 1 };
 typedef struct mz_explained_param {
-    mezzo_explain_param is; // name and shape are the table's
-    const char *update;     // the kind of optimizer; "-": it is frozen
-    double lr_factor;       // of the schedule's rate
-    char *text;             // holds name and shape
+    mezzo_explain_param is; // name and shape belong to the table
+    const char *update;     // the kind of optimizer; "-": the parameter is frozen
+    double lr_factor;       // multiplies the schedule's rate
+    char *text;             // memory of names and shapes
 } mz_explained_param;
 typedef struct mz_explained_params {
     mz_explained_param *rows;
     size_t n, cap;
-    size_t kept[MZ_MASTERS];               // how many are kept so
-    size_t updated[MEZZO_OPTIMIZER_KINDS]; // how many a kind updates
+    size_t kept[MZ_MASTERS];               // how many have each format of masters
+    size_t updated[MEZZO_OPTIMIZER_KINDS]; // how many each kind updates
     mezzo_status status;
 } mz_explained_params;
-// Parameters where masters are asked for by name ("split"; "auto": by the precision). Free also on errors.
+// Collects parameters where masters are asked for by name ("split"; "auto": by the precision). Free after errors, too.
 mezzo_status mz_explained_collect_params(const mezzo_graph *g, const mezzo_program_options *options,
                                          mezzo_master master, mz_explained_params *out);
-// Adds what updates each: the graph's parameters are the rows.
+// Adds what updates each parameter; the rows are the graph's parameters.
 void mz_explained_add_optimizer(const mezzo_graph *g, const mezzo_optimizer_options *options, mz_explained_params *out);
 void mz_explained_params_free(mz_explained_params *table);
 
-// Holds what the tensors that outlive an op are stored in: dtype names; "mixed" where they differ, "-" where there are
+// Holds the dtype names in which tensors that outlive an op are stored; "mixed" where they differ, "-" where there are
 // none.
 typedef struct mz_explained_summary {
     size_t params, low_copies;
@@ -84,17 +84,17 @@ mezzo_status mz_explained_summarize(const mezzo_graph *g, const mezzo_program_op
                                     mz_explained_summary *out);
 
 // --- one of several ranks --------------------------------------------------------------------------------------------
-// Computes what one of several ranks holds of a model's parameters and gradients, and what it gathers; for `mezzo
-// explain --ranks`.
+// Holds what one of several ranks has of a model's parameters and gradients, and what it gathers, for `mezzo explain
+// --ranks`.
 typedef struct mz_explained_ranks {
     int64_t ranks, buckets;            // buckets: of gradients, and of parameters where they are gathered
-    size_t masters, copies, gradients; // bytes that it holds; copies: 0 where nothing reads a low-precision one
+    size_t masters, copies, gradients; // bytes that it holds; copies: 0 where nothing reads a low copy
     int64_t forward, backward;         // buckets that a micro batch gathers; backward: with what is recomputed
-    size_t gathered;                   // bytes of them, its own part too
+    size_t gathered;                   // bytes of these, its own shard included
     int64_t exchanged;                 // products of a micro batch whose rows travel to the ranks of their experts
 } mz_explained_ranks;
 
-// Laid out for the device; nothing is allocated there.
+// Computes them from a layout for the device, without allocating there.
 mezzo_status mz_explain_ranks(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
                               mezzo_master master, const mz_cut *cut, mz_explained_ranks *out);
 

@@ -1,5 +1,5 @@
 // Makes the calls that are timed: for each name the tensors, dtypes and attributes that the passes give the op in a
-// training step, the data to run it on, and its operations and bytes.
+// training step, its data, operations and bytes.
 #include <math.h>
 #include <stdlib.h>
 
@@ -7,11 +7,11 @@
 #include "base/precision.h"
 #include "study/measure/kernels.h"
 
-// The formats that a precision stores tensors in, and the one that its products compute in.
+// Holds the formats in which a precision stores tensors, and the one in which its products compute.
 typedef struct formats {
     mezzo_dtype low, compute;
     mezzo_dtype operand, gradient, dw; // of linear layers: x and w, dy, and x of dw
-    mezzo_dtype scaled;                // what scaled operands are computed in
+    mezzo_dtype scaled;                // the compute format of scaled operands
 } formats;
 
 static formats formats_of(mezzo_precision precision) {
@@ -144,7 +144,7 @@ const char *mz_bench_shape_text(const mz_bench_case *c, char *buf, size_t size) 
     return buf;
 }
 
-// Reads a dimension, or those in brackets as one, and moves past it.
+// Parses a dimension, or several in brackets as one, and advances.
 static int64_t parse_dimension(const mz_bench_case *c, const char **p) {
     int64_t product = 1;
     const bool several = **p == '(';
@@ -187,7 +187,7 @@ static mezzo_dtype dtype_of(char kind, const formats *f) {
     }
 }
 
-// Moves past a tensor's word. False: it is absent.
+// Parses a tensor's word and advances. Returns false where the tensor is absent.
 static bool parse_tensor(const mz_bench_case *c, const formats *f, const char **p, mz_tensor *t) {
     const char kind = *(*p)++;
     mz_tensor is = {.dtype = dtype_of(kind, f)};
@@ -221,10 +221,10 @@ static void parse_tensors(const mz_bench_case *c, const formats *f, mz_call *cal
     }
 }
 
-// Bytes that an op without a count of operations moves.
+// Returns the bytes that an op without a count of operations moves.
 static double moved_bytes(const mz_bench_case *c, const mz_call *call) {
     switch (call->op) {
-    case MZ_OP_embedding: // rows of the FP32 table are read; in its gradient, read and written
+    case MZ_OP_embedding: // it reads rows of the FP32 table, and in its gradient reads and writes them
         return 2.0 * 4 * (double)c->dim[0] * (double)c->dim[2];
     case MZ_OP_embedding_bwd:
         return 3.0 * 4 * (double)c->dim[0] * (double)c->dim[2];
@@ -242,7 +242,7 @@ static void set_attrs(const mz_bench_case *c, const formats *f, mz_bench_call *b
     *a = c->op->attrs;
     if (b->call.op == MZ_OP_linear)
         a->via = f->low;
-    if (a->causal) { // BxTxHxD, or BxTxHxKxD: K heads of keys and values
+    if (a->causal) { // BxTxHxD, or BxTxHxKxD with K heads of keys and values
         a->heads = (int)c->dim[2];
         a->kv_heads = (int)c->dim[dims_of(c->op) == 5 ? 3 : 2];
     }
@@ -291,8 +291,8 @@ bool mz_bench_same(const mz_bench_case *c, mezzo_precision one, mezzo_precision 
 }
 
 // --- data ----------------------------------------------------------------------------------------------------------
-// Values of about a network's size. A pattern of prime length is repeated: making 10⁸ normal numbers would take longer
-// than the rest.
+// Fills with values of about a network's size. A pattern of prime length repeats, because to draw 10⁸ normal numbers
+// would take longer than the rest.
 enum { PATTERN = 8191 };
 
 static void fill_floats(mezzo_dtype dtype, uint32_t stream, float deviation, void *data, size_t bytes) {
@@ -305,7 +305,7 @@ static void fill_floats(mezzo_dtype dtype, uint32_t stream, float deviation, voi
     for (int i = 0; i < PATTERN; i++)
         values[i] *= deviation;
     size_t width = mezzo_dtype_size(dtype), whole = PATTERN * width, first = bytes < whole ? bytes : whole;
-    (void)mezzo_convert(values, MEZZO_F32, data, dtype, first / width); // float formats: it cannot fail
+    (void)mezzo_convert(values, MEZZO_F32, data, dtype, first / width); // it cannot fail for float formats
     for (size_t at = first; at < bytes; at += whole)
         memcpy((char *)data + at, data, bytes - at < whole ? bytes - at : whole);
 }
@@ -356,7 +356,8 @@ void mz_bench_fill(const mz_bench_call *b, bool output, int slot, void *data, si
     else if (t->dtype == MEZZO_I32)
         fill_ids(id_limit(c), data, bytes / sizeof(int32_t));
     else if (c->op == MZ_OP_cross_entropy_dx && slot != 1)
-        fill_constant(slot == 0 ? 1.0F : 11.0F, data, bytes / sizeof(float)); // the loss's gradient; lse
+        fill_constant(slot == 0 ? 1.0F : 11.0F, data, bytes / sizeof(float)); // slot 0 is the loss's gradient, the
+                                                                              // other one lse
     else if (c->op == MZ_OP_attention_bwd && slot == 5)
         fill_constant(6.0F, data, bytes / sizeof(float)); // lse
     else if (c->op == MZ_OP_layernorm_bwd && slot == 4)

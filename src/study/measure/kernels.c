@@ -1,4 +1,4 @@
-// Times calls of kernels through the backend contract, any backend's.
+// Times calls of kernels of any backend through the backend contract.
 #include "study/measure/kernels.h"
 
 #include "base/precision.h"
@@ -6,12 +6,12 @@
 
 enum { MOST_SETS = 64, MOST_ROUNDS = 101, LEAST_ROUNDS = 5 };
 
-// So many bytes of tensors take turns that no cache of a CPU or GPU of these years keeps them from one call to the
-// next, as in a training step, which touches gigabytes in between.
+// Sets of tensors with this many bytes alternate, so that no cache keeps them from one call to the next, as in a
+// training step, which touches gigabytes in between.
 static const double COLD_BYTES = 512.0 * (1 << 20);
-// A round lasts at least this long: launches and clocks are then below a percent of it.
+// A round lasts at least this long, so that launches and clocks are below a percent of it.
 static const double LEAST_ROUND = 1e-3;
-static const double LEAST_TIME = 0.25; // of all rounds of a case
+static const double LEAST_TIME = 0.25; // seconds for all rounds of a case
 
 // --- memory --------------------------------------------------------------------------------------------------------
 typedef struct bench {
@@ -22,14 +22,14 @@ typedef struct bench {
     int n_sets;
     void *memory[MOST_SETS]; // all of a set's tensors
     void *workspace, *host, *rng;
-    void *scale; // 1, of every scaled tensor
+    void *scale; // the scale 1 of every scaled tensor
 } bench;
 
 static size_t tensor_room(const mz_tensor *t) {
     return mz_present(t) ? mz_align_up(mz_tensor_bytes_stored(t), 64) : 0;
 }
 
-// The gradient of the loss takes the logits' place in every plan: they are not read again.
+// Returns whether the op works in place: the loss's gradient overwrites the logits in every plan.
 static bool works_in_place(const mz_call *c) {
     return c->op == MZ_OP_cross_entropy_dx;
 }
@@ -116,7 +116,7 @@ static mezzo_status bench_prepare(bench *b, bool warm) {
 }
 
 // --- time ----------------------------------------------------------------------------------------------------------
-// Seconds a call, of `calls` calls one after the other; *turn is whose tensors come next.
+// Returns the seconds of a call, from `calls` calls in a row; *turn is the next set of tensors.
 static mezzo_status time_calls(bench *b, int calls, int *turn, double *seconds) {
     const mz_backend *backend = b->device->backend;
     MEZZO_TRY(backend->sync(b->device));
@@ -131,7 +131,7 @@ static mezzo_status time_calls(bench *b, int calls, int *turn, double *seconds) 
 static mezzo_status time_rounds(bench *b, int asked, mz_bench_row *row) {
     double times[MOST_ROUNDS], first;
     int turn = 0;
-    for (int i = 0; i < 2; i++) // every page touched, every thread awake
+    for (int i = 0; i < 2; i++) // so that every page is touched and every thread awake
         MEZZO_TRY(time_calls(b, 1, &turn, &first));
     int calls = first < LEAST_ROUND ? (int)(LEAST_ROUND / (first + 1e-9)) + 1 : 1;
     double wanted = asked > 0 ? asked : LEAST_TIME / (first * calls);

@@ -2,9 +2,9 @@
 // reaches.
 //
 // Over the window of the last third of N steps (from N/1.5 on) the baseline's loss is a straight line in ln(step), of
-// slope b. Both runs of a seed see the same batches, so that the difference d of their losses there is free of the
-// batches' noise. The baseline had the candidate's loss a factor e^(d/b) of the steps earlier; where that is further
-// away than the window is wide, an earlier window of the baseline's curve with that mean is looked for instead.
+// slope b. Both runs of a seed see the same batches, so their difference d of losses there is free of the batches'
+// noise. The baseline had the candidate's loss a factor e^(d/b) of the steps earlier; where that is further away than
+// the window is wide, the function searches for an earlier window of the baseline's curve with that mean.
 #include <math.h>
 
 #include "models/model.h"
@@ -26,7 +26,7 @@ static int64_t window_begin(int64_t steps) {
     return (int64_t)((double)steps / WINDOW);
 }
 
-// Mean over the window that ends with step n; NaN: no loss is known there.
+// Returns the mean over the window that ends with step n; NaN: no loss is known there.
 static double window_mean(const double *losses, int64_t n) {
     double sum = 0;
     int64_t count = 0;
@@ -61,7 +61,7 @@ static mezzo_status find_slope(const double *losses, int64_t steps, double *slop
     return status;
 }
 
-// The mean difference over the last window, of steps whose losses both runs have.
+// Returns the mean difference over the last window, of steps whose losses both runs have.
 static double find_difference(const mz_verify_pair *p, int64_t steps) {
     double sum = 0;
     int64_t count = 0;
@@ -75,7 +75,7 @@ static double find_difference(const mz_verify_pair *p, int64_t steps) {
     return count > 0 ? sum / (double)count : (double)NAN;
 }
 
-// The median over neighbouring turns of the two runs: other load that touches a few of them decides nothing.
+// Finds the median over neighbouring turns of the two runs, so that other load during a few of them does not matter.
 static mezzo_status find_raw(const mz_verify_result *r, const mz_verify_pair *p, double *raw) {
     const mz_verify_run *a = &p->run[0], *b = &p->run[1];
     const size_t n = a->n_turns < b->n_turns ? a->n_turns : b->n_turns;
@@ -96,9 +96,9 @@ static mezzo_status find_raw(const mz_verify_result *r, const mz_verify_pair *p,
 static double find_ratio(const mz_verify_pair *p, int64_t steps, double difference, double slope) {
     const double near = exp(difference / slope);
     if (!(near < 1 / WINDOW))
-        return near; // NaN too
+        return near; // NaN as well
     const double wanted = window_mean(p->run[0].losses, steps) + difference;
-    for (int64_t n = window_begin(steps); n > 1; n--) // back along the baseline's curve
+    for (int64_t n = window_begin(steps); n > 1; n--) // backward along the baseline's curve
         if (window_mean(p->run[0].losses, n) >= wanted)
             return (double)n / (double)steps;
     return 1 / (double)steps;
@@ -150,7 +150,7 @@ mezzo_status mz_matched_judge(const mz_verify_options *o, const mz_verify_result
     }
     out->steps_ratio = mz_measure_ratio(ratio, r->n, level);
     out->speedup = mz_measure_ratio(speedup, r->n, level);
-    if (r->emulate != MEZZO_BLOCKS_NONE) { // an emulation's times say nothing: steps alone are judged
+    if (r->emulate != MEZZO_BLOCKS_NONE) { // an emulation's times mean nothing, so only steps are judged
         out->raw = (mz_measured){(double)NAN, {(double)NAN, (double)NAN}};
         out->speedup = out->steps_ratio;
     }

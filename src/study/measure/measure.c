@@ -30,7 +30,7 @@ void mz_session_describe(const mz_session_options *o, char *out, size_t size) {
         snprintf(out, size, "%lld example%s", batch, batch == 1 ? "" : "s");
 }
 
-// --- making --------------------------------------------------------------------------------------------------------
+// --- creation -------------------------------------------------------------------------------------------------------
 static mezzo_status open_rig(mezzo_device *device, const mz_session_options *o, mz_rig *rig) {
     MEZZO_TRY(mz_examples_make(&o->model, &o->form, o->seed, &rig->examples));
     MEZZO_TRY(mz_session_open(device, o, MZ_SESSION_TRAIN | MZ_SESSION_STEP, &rig->session));
@@ -110,7 +110,7 @@ static mezzo_status stopped(const mz_repeats *r) {
     return MEZZO_OK;
 }
 
-// Times `n` repeats one after the other with a mark between each; then all times. At most MZ_MARKS - 1.
+// Times `n` repeats with a mark after each, and then reads all times; n is at most MZ_MARKS - 1.
 static mezzo_status time_some(mz_rig *rig, mz_timed what, const mz_repeats *r, int n, double *seconds) {
     MEZZO_TRY(mezzo_device_mark(rig->session.device, 0));
     for (int i = 0; i < n; i++) {
@@ -131,7 +131,7 @@ mezzo_status mz_rig_time(mz_rig *rig, mz_timed what, const mz_repeats *r, double
         MEZZO_TRY(stopped(r));
         MEZZO_TRY(run_once(rig, what));
     }
-    // No wait here: it would run the update that the next step takes along, and that step would be another one.
+    // Waiting here would run the deferred update, which the next step contains, and that step would differ.
     while (*n < r->iters) {
         int some = r->iters - *n;
         if (r->least > 0 && *n < r->least && r->least < r->iters)
@@ -202,7 +202,7 @@ static size_t stride_of(size_t n) {
     return (n + SAMPLE - 1) / SAMPLE;
 }
 
-// Returns the sampled numbers of all parameters, and the elements of the largest.
+// Returns the number of sampled numbers of all parameters, and the elements of the largest.
 static size_t sampled(const mezzo_params *params, size_t *largest) {
     size_t total = 0;
     for (int i = 0; i < mezzo_params_count(params); i++) {

@@ -1,4 +1,4 @@
-// Computes what a session takes and costs from its graph, before anything is allocated.
+// Computes the memory and operations of a session from its graph, before anything is allocated.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,9 +11,9 @@
 #include "study/measure/measure.h"
 #include "task/sampler.h"
 
-enum { SAMPLE_TOKENS = 200 }; // train.sample_tokens' default
+enum { SAMPLE_TOKENS = 200 }; // default of train.sample_tokens
 
-// Training draws no samples of other models than language models'.
+// Adds the programs of samples, which training draws of language models alone.
 static mezzo_status add_sampling(mezzo_device *device, const mz_session_options *o, mz_footprint *f) {
     return mz_model_purpose(&o->model) == MEZZO_TASK_LANGUAGE
                ? mz_sampler_sketch(device, o, SAMPLE_TOKENS, &f->sampling)
@@ -62,18 +62,18 @@ void mz_plans_free(mz_plans *plans) {
     *plans = (mz_plans){0};
 }
 
-// A search among batches, of which some are planned already, by this search or by one with another optimizer.
+// A search among batches, some of which are planned already, by this search or by one with another optimizer.
 typedef struct search {
     mezzo_device *device;
     const mz_session_options *o;
     size_t limit;
     mz_plans *plans;
-    mz_optimizer_size optimizer; // for so many bytes of gradients
-    size_t gradients;            // 0: not yet
+    mz_optimizer_size optimizer; // for this number of bytes of gradients
+    size_t gradients;            // 0: not known yet
 } search;
 
-// A plan whose programs without backward are the same: they know neither masters, where parameters are whole, nor
-// recompute. NULL: none.
+// Returns a plan whose programs without backward are the same: these depend neither on masters, where parameters are
+// whole, nor on recompute. NULL: none.
 static const mz_footprint *forward_at(const search *s, int64_t batch) {
     const bool sharded = s->o->size > 1 && s->o->shard == MZ_SHARD_PARAMETERS;
     for (size_t i = 0; i < s->plans->n && !sharded; i++)
@@ -99,8 +99,8 @@ static bool is_of(const mz_planned *p, const mz_session_options *o, bool any_mas
            (any_master || p->master == o->master);
 }
 
-// As mz_footprint_run says of programs that are planned, with this search's optimizer: its bytes do not depend on the
-// batch, where the parameters do not.
+// Returns mz_footprint_run of planned programs with this search's optimizer, whose bytes depend on the batch only where
+// the parameters do.
 static mezzo_status total_of(search *s, const mz_planned *p, size_t *bytes) {
     mz_footprint f = p->f;
     if (s->gradients == 0 || s->gradients != f.gradients) {
@@ -124,8 +124,8 @@ static mezzo_status total_at(search *s, int64_t batch, size_t *bytes) {
 }
 
 // Holds what is known of batches from `from` on: `fits`, the largest that fits (a smaller one may not, where blocks of
-// rows come out badly), and `over`, the least above it; NULL: none. And `second`, for the line of a guess: `over`, or
-// the largest that is a sixteenth below `fits`.
+// rows come out badly), and `over`, the least above it that does not; NULL: none. `second` is the other point of a
+// guess's line: `over`, or the largest that is a sixteenth below `fits`.
 typedef struct known {
     const mz_planned *fits, *over, *second;
 } known;
@@ -157,8 +157,8 @@ static size_t on_line(size_t a, size_t b, double at) {
     return bytes > 0 ? (size_t)bytes : 0;
 }
 
-// Guesses what a batch would take if each part of a footprint were a straight line through two plans. Blocks in whole
-// huge pages make steps of the sum, so that it is none.
+// Guesses the memory of a batch as if each part of a footprint were a straight line through two plans. Blocks in whole
+// huge pages make steps of the sum, so it is no straight line.
 static mezzo_status guess(search *s, const known *k, int64_t batch, size_t *bytes) {
     const mz_footprint *f = &k->fits->f, *g = &k->second->f;
     const double at = (double)(batch - k->fits->batch) / (double)(k->second->batch - k->fits->batch);
@@ -170,7 +170,7 @@ static mezzo_status guess(search *s, const known *k, int64_t batch, size_t *byte
     return total_of(s, &p, bytes);
 }
 
-// The largest batch from `fits` to `end` that fits by such a guess.
+// Finds the largest batch from `fits` to `end` that fits by such a guess.
 static mezzo_status guess_largest(search *s, const known *k, int64_t end, int64_t *batch) {
     int64_t fits = k->fits->batch, over = end + 1;
     while (k->second != NULL && over - fits > 1) {
@@ -183,8 +183,8 @@ static mezzo_status guess_largest(search *s, const known *k, int64_t end, int64_
     return MEZZO_OK;
 }
 
-// Past a batch that does not fit there may be some that do: looks a little further, where plans take no time, until one
-// does. Those in between are then not looked at. The plans may move: a `known` from before is not valid afterwards.
+// Tries a few batches after one that does not fit, where plans take little time, until one fits; those in between are
+// then not tried. The plans may move in memory, so an earlier `known` becomes invalid.
 static mezzo_status try_further(search *s, int64_t batch, int64_t most, bool *found) {
     enum { QUICK = 1 << 16, PARTS = 64 };
     *found = false;
@@ -199,9 +199,9 @@ static mezzo_status try_further(search *s, int64_t batch, int64_t most, bool *fo
     return MEZZO_OK;
 }
 
-// The largest batch from `from` to `most` that fits; `from` does. A guess says where to look, a plan there says whether
-// it is so; where other masters' searches ended comes first. Large batches take long to plan: the way there is by
-// steps. Where guesses miss on one side again and again, each goes twice as far as the one before.
+// Finds the largest batch from `from` to `most` that fits; `from` does. A guess says where to plan next; the ends of
+// other masters' searches come first. Large batches take long to plan, so they are approached in steps. Where guesses
+// miss repeatedly on one side, each goes twice as far as the one before.
 static mezzo_status largest_from(search *s, int64_t from, int64_t most, int64_t *batch) {
     enum { STEP = 8, FURTHER = 20 };
     int hits = 0, misses = 0;
@@ -237,7 +237,7 @@ static mezzo_status largest_from(search *s, int64_t from, int64_t most, int64_t 
     }
 }
 
-// The least batch whose activations' results the device makes again; 0: that is not a matter of the batch.
+// Finds the least batch whose activations' results the device recomputes; 0: that does not depend on the batch.
 static mezzo_status least_remade(const mezzo_device *device, const mz_session_options *o, int64_t *batch) {
     mezzo_graph *g;
     *batch = 0;
@@ -263,7 +263,7 @@ static mezzo_status largest_batch(search *s, int64_t *batch) {
     MEZZO_TRY(least_remade(s->device, s->o, &remade));
     if (*batch >= remade || remade > MOST)
         return MEZZO_OK;
-    MEZZO_TRY(total_at(s, remade, &bytes)); // may need less than those just below it
+    MEZZO_TRY(total_at(s, remade, &bytes)); // it may need less than batches just below it
     if (bytes <= s->limit)
         MEZZO_TRY(largest_from(s, remade, MOST, batch));
     return MEZZO_OK;
@@ -279,7 +279,7 @@ mezzo_status mz_largest_batch(mezzo_device *device, const mz_session_options *o,
 }
 
 // --- measured ------------------------------------------------------------------------------------------------------
-// Returns a line of a file of /proc, bytes; 0: not there.
+// Returns the bytes in a line of a file of /proc; 0: there is no such line.
 static size_t read_kilobytes(const char *file, const char *field) {
     FILE *f = fopen(file, "r");
     char line[256];
@@ -306,16 +306,16 @@ mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *
     MEZZO_TRY(mezzo_device_telemetry(device, &before));
     mezzo_device_reset_peak(device);
 #ifdef __GLIBC__
-    mallopt(M_MMAP_THRESHOLD, 1 << 16); // what is freed goes back to the system, and what is taken is counted
+    mallopt(M_MMAP_THRESHOLD, 1 << 16); // so that freed memory returns to the system, and allocated memory is counted
     malloc_trim(0);
 #endif
     size_t resident = read_kilobytes("/proc/self/status", "VmRSS");
-    FILE *f = fopen("/proc/self/clear_refs", "w"); // VmHWM starts again from what is resident now
+    FILE *f = fopen("/proc/self/clear_refs", "w"); // VmHWM then starts again from what is resident now
     bool counts = f != NULL && fputs("5", f) >= 0;
     counts = f != NULL && fclose(f) == 0 && counts;
     MEZZO_TRY(run_two_steps(device, o));
     MEZZO_TRY(mezzo_device_telemetry(device, &after));
-    if (after.memory_peak > 0) { // the device counts
+    if (after.memory_peak > 0) { // the device itself counts
         *bytes = after.memory_peak - before.memory_allocated;
         return MEZZO_OK;
     }
@@ -327,7 +327,7 @@ mezzo_status mz_session_measure(mezzo_device *device, const mz_session_options *
     return MEZZO_OK;
 }
 
-// MemAvailable of /proc/meminfo, else free pages.
+// Returns MemAvailable of /proc/meminfo, else free pages.
 static size_t host_memory_free(void) {
     const size_t found = read_kilobytes("/proc/meminfo", "MemAvailable");
     long pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -372,7 +372,7 @@ mezzo_status mz_session_elements(const mz_session_options *o, int64_t *count) {
     return MEZZO_OK;
 }
 
-// --- bytes of a parameter, in the ways models are trained and in tables that are published about them --------------
+// --- bytes of a parameter, in usual ways of training and in published tables ----------------------------------------
 const mz_scheme mz_schemes[MZ_SCHEMES] = {
     {"fp32, AdamW", 4, 0, 4, 8, true, "weights, gradients and two moments, all fp32"},
     {"autocast, AdamW", 4, 2, 4, 8, true,

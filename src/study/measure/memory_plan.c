@@ -10,7 +10,8 @@ const char *mz_memory_optimizer(int index) {
     return index < MEZZO_OPTIMIZER_KINDS ? mezzo_optimizer_kind_name((mezzo_optimizer_kind)index) : "sgd-plain";
 }
 
-// `matrices`: where a kind that is per matrix has its group; the session points to it.
+// Returns the options of a row. `matrices`: memory for the group of a kind that is per matrix, to which the session
+// points.
 static mz_session_options session_of(const mz_memory_plan *a, mezzo_precision precision, int optimizer,
                                      mezzo_master master, mezzo_optimizer_options *matrices) {
     mz_session_options o = a->session;
@@ -22,7 +23,7 @@ static mz_session_options session_of(const mz_memory_plan *a, mezzo_precision pr
     return o;
 }
 
-// A row whose programs are the same: they do not depend on the optimizer. NULL: none is planned.
+// Returns a row with the same programs, which do not depend on the optimizer. NULL: none is planned.
 static const mz_footprint *planned_like(const mz_memory_plan *a, const mz_memory_row *row) {
     for (int i = 0; i < a->n_rows; i++)
         if (a->rows[i].precision == row->precision && a->rows[i].master == row->master)
@@ -109,7 +110,7 @@ mezzo_status mz_memory_plan_savings(mz_memory_plan *a) {
         less.program.recompute_light = true;
         MEZZO_TRY(save_by(a, &less, "recompute light"));
     }
-    // Others have no embeddings, which a low residual stream begins with, and no logits in rows.
+    // Other models have no embeddings, with which a low residual stream begins, and no logits in rows.
     if (o.program.residual != MEZZO_RESIDUAL_LOW && base->f.shadows > 0 &&
         mz_model_purpose(&o.model) == MEZZO_TASK_LANGUAGE) {
         less = o;

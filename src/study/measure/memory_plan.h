@@ -1,4 +1,4 @@
-// Plans the memory of training for each precision and optimizer, and allocates nothing.
+// Plans the memory of training for each precision and optimizer without allocating it.
 #ifndef MZ_STUDY_MEMORY_PLAN_H
 #define MZ_STUDY_MEMORY_PLAN_H
 
@@ -13,44 +13,45 @@ const char *mz_memory_optimizer(int index); // "adamw", "sgd" (with momentum), â
 
 typedef struct mz_memory_row {
     mezzo_precision precision;
-    int optimizer; // index
+    int optimizer; // its index
     mezzo_master master;
     mz_footprint f;
-    size_t measured;       // 0: not asked for
-    int64_t largest;       // batch within the limit; -1: not asked for
-    int64_t largest_again; // the same with recompute
+    size_t measured;       // 0: it was not asked for
+    int64_t largest;       // batch within the limit; -1: it was not asked for
+    int64_t largest_again; // likewise with recompute
 } mz_memory_row;
 
-typedef struct mz_memory_saving { // one way to save, against the base
+typedef struct mz_memory_saving { // one way to save memory, compared with the base
     char name[64];
     mz_footprint f;
 } mz_memory_saving;
 
 typedef struct mz_memory_plan {
-    // Asked. Of the session, precision, master and kind of optimizer are not inspected.
+    // Set by the caller. Of the session, precision, master and kind of optimizer are ignored.
     mezzo_device *device;
     mz_session_options session;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT]; // as the device resolves them
     int n_precisions, optimizers[MZ_MEMORY_OPTIMIZERS], n_optimizers, masters[MZ_MEMORY_MASTERS], n_masters;
     size_t limit; // 0: none
-    bool measure; // run two steps of each row and compare: it takes the memory
-    // Planned.
-    mz_memory_row rows[MZ_MEMORY_ROWS]; // masters other than FP32 where products read BF16 only
+    bool measure; // runs two steps of each row and compares, which needs the memory
+    // Filled by the functions below.
+    mz_memory_row rows[MZ_MEMORY_ROWS]; // with masters other than FP32 where products read only BF16
     int n_rows;
-    int base; // the row that savings are compared with: of the first low precision and its first optimizer
+    int base; // the row with which savings are compared: the first low precision with its first optimizer
     mz_memory_saving savings[10];
     int n_savings;
 } mz_memory_plan;
 
-// Errors as mz_footprint_of and mz_session_measure.
+// Plans the rows. Errors as mz_footprint_of and mz_session_measure.
 mezzo_status mz_memory_plan_rows(mz_memory_plan *plan);
-mezzo_status mz_memory_plan_savings(mz_memory_plan *plan); // after the rows
-bool mz_memory_fits(const mz_memory_plan *plan);           // some row has a batch within the limit, or there is none
-// The row that takes least for one sequence, with recompute, and how much that is.
+mezzo_status mz_memory_plan_savings(mz_memory_plan *plan); // called after the rows are planned
+bool mz_memory_fits(const mz_memory_plan *plan);           // some row has a batch within the limit, or there is no
+                                                           // limit
+// Finds the row that needs least memory for one sequence, with recompute, and how much.
 mezzo_status mz_memory_least(const mz_memory_plan *plan, const mz_memory_row **row, size_t *bytes);
 
-// Draws where the memory of each row goes, as stacked bars, with a line across at the limit: FOLDER/NAME.gp, drawn as
-// NAME.png and NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO.
+// Draws the memory of each row as stacked bars, with a line at the limit: FOLDER/NAME.gp, drawn as NAME.png and
+// NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO.
 mezzo_status mz_memory_draw(const char *folder, const char *name, const char *title, const mz_memory_plan *plan);
 
 #endif

@@ -7,7 +7,7 @@ typedef struct search {
     const mz_per_op_options *o;
     mz_per_op *p;
     mezzo_device *device;
-    char *overrides; // that the configuration came with
+    char *overrides; // of the original configuration
     bool *trying;    // [n]
 } search;
 
@@ -31,7 +31,8 @@ static mezzo_status set_overrides(search *s, const bool *kept) {
     return status;
 }
 
-// Measures the mean training loss over the last third of the steps; infinite where one of them is not finite.
+// Trains a run and measures the mean training loss over the last third of the steps; infinite where one of them is not
+// finite.
 static mezzo_status train(const search *s, mz_trial *trial, double *loss) {
     const int64_t steps = mz_trial_describe(trial).steps;
     int64_t count = 0;
@@ -79,9 +80,9 @@ static mezzo_status find_gap(search *s, const bool *kept, double *gap) {
     return MEZZO_OK;
 }
 
-// --- formats that may be kept --------------------------------------------------------------------------------------
-// "h.3.mlp.c_fc.weight" → "h.3.mlp"; "wte.weight" → "wte": what lies between the operands of neighbouring products is
-// of one module with them.
+// --- modules that may be kept ---------------------------------------------------------------------------------------
+// Finds a parameter's module: "h.3.mlp.c_fc.weight" → "h.3.mlp"; "wte.weight" → "wte". What lies between the operands
+// of neighbouring products is in one module with them.
 static void module_of(const char *parameter, char *out, size_t size) {
     snprintf(out, size, "%s", parameter);
     for (int parts = 0; parts < 2; parts++) {
@@ -117,7 +118,7 @@ static mezzo_status list_modules(const mezzo_params *params, mz_per_op *p) {
 }
 
 // --- the smallest set ----------------------------------------------------------------------------------------------
-// Takes part `part` of `parts` of the kept modules, or all kept but those.
+// Takes part `part` of `parts` of the kept modules, or all kept ones but these.
 static void take_part(const search *s, int part, int parts, bool others) {
     const int size = s->p->n_kept, from = size * part / parts, to = size * (part + 1) / parts;
     for (int i = 0, k = 0; i < s->p->n; i++) {
@@ -169,7 +170,7 @@ static mezzo_status shrink(search *s) {
             parts = 2 * parts < p->n_kept ? 2 * parts : p->n_kept;
         }
     }
-    p->minimal = p->n_kept == 1; // without it the gap is open: nothing kept was tried first
+    p->minimal = p->n_kept == 1; // without it the gap is too large: the run with nothing kept came first
     return MEZZO_OK;
 }
 

@@ -6,14 +6,14 @@
 #include "study/analyse/stats.h"
 #include "study/measure/measure.h"
 
-// Bounds the loss's difference from FP32's, as a fraction of the decrease of FP32's loss, because a wrong kernel harms
-// the decrease. Rounding an operand to the format has a relative error of at most u; errors of either sign partly
-// cancel, and 4 u leaves room for those that add up over layers and steps.
+// Bounds the loss's difference from FP32's, as a fraction of the decrease of FP32's loss, because a wrong kernel
+// reduces the decrease. Rounding an operand to the format has a relative error of at most u; errors in both directions
+// partly cancel, and 4 u allows for those that add up over layers and steps.
 static double bound_of(mezzo_precision precision) {
     return 4 * mz_unit_roundoff(mz_precision(precision)->compute);
 }
 
-// Together they run every op that a model has.
+// Together these models run every op that a model has.
 static const char *const models[] = {"gpt2", "cs336", "glm4_moe", "radio_unet-tiny", "kl_vae-tiny"};
 
 const char *mz_selftest_model(int i) {
@@ -80,8 +80,8 @@ fail:
     return status;
 }
 
-// FP32 beside the ref device, which computes in FP64 and takes its time: one sequence instead of eight. The loss is one
-// FP32 number, so the scale is what rounding such a number costs, 8 u of it.
+// Judges FP32 by the ref device, which computes in FP64 and is slow: one sequence instead of eight. The loss is one
+// FP32 number, so the bound is what rounding such a number costs, 8 u of it.
 static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
     mezzo_device *ref;
     mz_selftest here = *fp32, exact = *fp32;

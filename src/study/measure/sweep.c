@@ -22,8 +22,8 @@ typedef struct sweep {
     mezzo_device *device;
     const mz_sweep_options *o;
     char *env;
-    int lock;      // keeps a second sweep off the file
-    mz_file *file; // at its end
+    int lock;      // prevents a second sweep from writing the file
+    mz_file *file; // positioned at its end
     mz_shape_key *shapes;
     size_t n_shapes, *order;
     bool *done; // [shape × precision]
@@ -78,15 +78,16 @@ static mezzo_status image_model(const mz_sweep_options *o, int64_t blocks, int64
     return mezzo_model_check(out);
 }
 
-// Returns whether the heads divide the width and turn pairs; key heads become the most that divide them.
+// Returns whether the heads divide the width and rotary pairs fit; key heads become the largest number that divides
+// them.
 static bool heads_fit(mezzo_model_config *m) {
     while (m->kv_heads > 1 && m->heads % m->kv_heads != 0)
         m->kv_heads--;
     return mezzo_model_check(m) == MEZZO_OK;
 }
 
-// In a model of images `layers` are blocks a level, and seq_len the pixels of a picture, a square number. INVALID: a
-// model that has neither texts nor images.
+// Makes a shape's model. In a model of images `layers` are blocks of a level, and seq_len the pixels of a picture, a
+// square number. INVALID: a model that has neither texts nor images.
 static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_t d_model, int64_t seq_len,
                                mezzo_model_config *out) {
     MEZZO_TRY(mezzo_model_defaults(o->family, out));
@@ -97,7 +98,7 @@ static mezzo_status make_model(const mz_sweep_options *o, int64_t layers, int64_
                        o->family);
     out->layers = layers;
     out->d_model = d_model;
-    out->d_ff = out->d_expert = out->head_dim = 0; // by the family's rule for the width
+    out->d_ff = out->d_expert = out->head_dim = 0; // the family's rule computes them from the width
     if (o->heads > 0 && d_model % o->heads != 0)
         return mz_fail(MEZZO_ERR_INVALID,
                        "%lld heads do not divide the width %lld: leave them out, or choose other widths",
@@ -130,7 +131,7 @@ static mezzo_status list_shapes(sweep *s) {
                     mz_shape_key k = {o->layers.values[l], o->d_model.values[d], o->batch.values[b],
                                       o->seq_len.values[t]};
                     MEZZO_TRY(make_model(o, k.layers, k.d_model, k.seqlen,
-                                         &unused)); // every shape before the first is measured
+                                         &unused)); // every shape is checked before the first one is measured
                     s->shapes[s->n_shapes++] = k;
                 }
     mz_shuffle(o->seed, 0x5EEE, n, s->order);
@@ -139,7 +140,7 @@ static mezzo_status list_shapes(sweep *s) {
 }
 
 // --- the file ------------------------------------------------------------------------------------------------------
-// The numbers depend on this, which no column says: rows of one table have it in common.
+// Describes what the numbers depend on besides the columns; all rows of a table share it.
 static mezzo_status make_env(sweep *s) {
     mezzo_device_info info;
     mz_text t = {0};
@@ -172,7 +173,8 @@ static mezzo_status lock_file(sweep *s) {
     return MEZZO_OK;
 }
 
-// Every line of ours ends with its only line end: what stands after the last one was torn by a kill.
+// Drops an incomplete last line: every line that was written ends with its only line end, so a kill left what follows
+// the last one.
 static mezzo_status drop_torn_line(sweep *s) {
     char *text;
     size_t size;
@@ -241,11 +243,11 @@ static mezzo_status open_file(sweep *s) {
 
 // --- one row -------------------------------------------------------------------------------------------------------
 typedef struct row {
-    mz_study_row base; // key, precision, rung, what ran, tokens/s, memory, energy
+    mz_study_row base; // key, precision, rung, the shape that ran, tokens/s, memory, energy
     mezzo_precision effective;
     bool recompute;
     double params_m, step_ms, cv, celsius, clock_mhz, loss, loss_scale;
-    int order; // how many were measured before it, in this file
+    int order; // how many rows of this file were measured before
     double times[MZ_REPEATS_MAX];
     int n_times;
     char note[400];
@@ -269,7 +271,7 @@ static mezzo_status measure_rig(sweep *s, mz_rig *rig, row *r) {
     mz_energy energy = {(double)NAN, (double)NAN};
     MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &s->o->repeats, r->times, &r->n_times));
     double mean = mz_mean(r->times, (size_t)r->n_times);
-    MEZZO_TRY(sense(s->device, r)); // still warm
+    MEZZO_TRY(sense(s->device, r)); // while the device is still warm
     if (s->o->energy_seconds > 0)
         MEZZO_TRY(mz_rig_energy(rig, s->o->energy_seconds, mean, &energy));
     MEZZO_TRY(mz_rig_look(rig, &state));
@@ -286,13 +288,13 @@ static mezzo_status measure_rig(sweep *s, mz_rig *rig, row *r) {
     return MEZZO_OK;
 }
 
-// MEZZO_ERR_MEMORY: by the plan's prediction, or by a real failure. Anything else ends the sweep.
+// Tries a rung. MEZZO_ERR_MEMORY: the plan predicts it, or it failed. Any other error ends the sweep.
 static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     mezzo_model_config model;
     mz_session_options o;
     size_t need, room = s->o->memory;
     mz_rig *rig;
-    // The model is the one that was asked for: half a sequence is half of its positions.
+    // The model is the requested one: half a sequence uses half of its positions.
     MEZZO_TRY(make_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &model));
     MEZZO_TRY(mz_session_usual(&model, rung->micro_batch, &o));
     mz_session_set_precision(&o, r->effective);
@@ -311,7 +313,8 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     memcpy(r->base.rung, rung->name, sizeof r->base.rung);
     r->base.ga = rung->grad_accum;
     r->base.final_bs = rung->micro_batch * rung->grad_accum;
-    r->base.final_seqlen = mezzo_model_task(&model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // pixels
+    r->base.final_seqlen =
+        mezzo_model_task(&model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // in pixels
     r->recompute = rung->recompute;
     mezzo_status status = measure_rig(s, rig, r);
     mz_rig_free(rig);
@@ -342,7 +345,7 @@ static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision a
     MEZZO_TRY(mz_session_elements(&one, &params));
     r->params_m = (double)params * 1e-6;
     const bool images = mezzo_model_task(&model) == MEZZO_TASK_IMAGES;
-    int n = mz_ladder(key->bs, images ? 1 : key->seqlen, rungs); // half a picture is another one
+    int n = mz_ladder(key->bs, images ? 1 : key->seqlen, rungs); // half a picture would be another picture
     for (int i = 0; i < n; i++) {
         mezzo_status status = try_rung(s, &rungs[i], r);
         if (status == MEZZO_OK)
@@ -399,7 +402,8 @@ static mezzo_status write_row(sweep *s, const row *r, double seconds) {
     mz_text_add(&t, "\n", 1);
     mezzo_status status = t.status;
     if (status == MEZZO_OK)
-        status = mz_file_write(s->file, t.data, t.len); // one write: a kill tears the last line at most
+        status = mz_file_write(s->file, t.data, t.len); // with one write, so that a kill leaves at most one incomplete
+                                                        // line
     mz_text_free(&t);
     MEZZO_TRY(status);
     return mz_file_sync(s->file);

@@ -6,7 +6,7 @@
 #include "io/file.h"
 #include "train/trial.h"
 
-#define TURN_MOST 20 // steps
+#define TURN_MOST 20 // steps of a turn, at most
 
 typedef struct side {
     mz_trial *trial;
@@ -14,16 +14,16 @@ typedef struct side {
     mz_verify_run *out;
     double *losses; // [n_losses]: of the steps that had one
     size_t n_losses;
-    int64_t timed;       // steps in out->seconds
+    int64_t timed;       // number of steps in out->seconds
     int64_t turn;        // steps in a turn
     size_t batch_bytes;  // of a micro batch's inputs
-    unsigned char *kept; // [turn, batch_bytes]: what the last micro batch of each of a turn's steps was given
+    unsigned char *kept; // [turn, batch_bytes]: inputs of the last micro batch of each step in a turn
 } side;
 
 typedef struct verifier {
     const mz_verify_options *o;
     mz_verify_result *r;
-    mezzo_device *device; // of every run: what it measures to choose kernels, it measures once
+    mezzo_device *device; // shared by all runs, so that measurements for the choice of kernels happen once
     side sides[2];
     int64_t turn;
     double started;
@@ -31,7 +31,7 @@ typedef struct verifier {
     void *user;
     mz_verify_progress progress;
     double validating; // seconds
-    int validated;     // runs
+    int validated;     // number of validated runs
 } verifier;
 
 // --- opening -------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ static mezzo_status set(const mz_verify_options *o, const char *key, const char 
     return mezzo_config_set(o->config, key, value, "verify");
 }
 
-// fp32 everywhere is what the other side is compared with: an override that lowers a module would be in both.
+// Refuses an override that lowers a module, because it would be on both sides of the comparison with fp32.
 static mezzo_status check_overrides(const mezzo_program_options *program) {
     for (int i = 0; i < program->n_overrides; i++)
         if (program->overrides[i].precision != MEZZO_PRECISION_FP32)
@@ -53,7 +53,7 @@ static double now(const verifier *v) {
     return v->o->clock != NULL ? v->o->clock(v->o->clock_user) : mz_seconds();
 }
 
-// The baseline as it is, or the precision that was asked for with what it emulates.
+// Sets the baseline as it is, or the requested precision with the blocks that it emulates.
 static mezzo_status set_side(verifier *v, int which) {
     const bool candidate = which == 1;
     const mezzo_blocks emulate = candidate ? v->r->emulate : MEZZO_BLOCKS_NONE;
@@ -105,7 +105,7 @@ static void close_side(side *s) {
     *s = (side){0};
 }
 
-// Describes what both sides share, from either.
+// Describes what both sides share, from either of them.
 static void describe(verifier *v) {
     mz_verify_result *r = v->r;
     const mz_trial_facts *t = &v->sides[1].facts;
@@ -132,7 +132,7 @@ static mezzo_status stopped(const verifier *v) {
     return MEZZO_OK;
 }
 
-// Keeps the program's inputs until the turn is over: the last micro batch of a step is still in the trial's own
+// Copies the program's inputs until the turn is over; the last micro batch of a step is still in the trial's own
 // buffers.
 static void keep_data(side *s, int64_t i) {
     const mz_examples *examples = mz_trial_examples(s->trial);
@@ -141,7 +141,8 @@ static void keep_data(side *s, int64_t i) {
         memcpy(to, examples->input[k].data, examples->input[k].bytes);
 }
 
-// Adds every micro batch of the last n steps; those that were overwritten are drawn again by their numbers.
+// Adds the checksums of every micro batch of the last n steps; those that were overwritten are drawn again by their
+// numbers.
 static mezzo_status add_data(side *s, int64_t n) {
     const mz_examples *examples = mz_trial_examples(s->trial);
     uint64_t accum = (uint64_t)s->facts.grad_accum, k = mz_trial_position(s->trial) - (uint64_t)n * accum;
@@ -180,7 +181,7 @@ static mezzo_status note(side *s, const mz_step_report *report) {
     return MEZZO_OK;
 }
 
-// Takes a turn: steps one after the other as training runs them, timed from an idle device to an idle device.
+// Takes a turn: consecutive steps as training runs them, timed from an idle device to an idle device.
 static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     const mz_step_report *report;
     MEZZO_TRY(mezzo_device_sync(v->device));
@@ -206,7 +207,7 @@ static mezzo_status take_turn(verifier *v, side *s, int64_t to) {
     return add_data(s, to - from);
 }
 
-// Losses are reported of the same step: in turns, when both runs have taken it.
+// Reports losses of the same step: in turns, when both runs have taken it.
 static void show(verifier *v, int first, int last, double share) {
     mz_verify_progress *p = &v->progress;
     for (int which = first; which <= last; which++) {
@@ -217,7 +218,7 @@ static void show(verifier *v, int first, int last, double share) {
     const double done = (double)(p->seed - 1) + share, training = (p->seconds - v->validating) / done; // of a pair
     const mz_trial_facts *t = &v->sides[last < 0 ? 1 : last].facts;
     double each = v->validated > 0 ? v->validating / v->validated : 0; // of a validation
-    if (v->validated == 0) // as many batches forward, which is a third of training on them
+    if (v->validated == 0) // as many batches forward, which takes a third of their training time
         each = training / (double)(2 * v->r->steps * t->grad_accum) / 3 * (double)t->val_batches;
     p->seconds_left = training * (p->seeds - done) + each * (2 * p->seeds - v->validated);
     if (v->tell != NULL)
@@ -242,12 +243,12 @@ static mezzo_status train_alone(verifier *v, int which) {
     for (int64_t step = 0; step < steps; step += v->turn) {
         int64_t to = step + v->turn < steps ? step + v->turn : steps;
         MEZZO_TRY(take_turn(v, &v->sides[which], to));
-        show(v, which, which, (1 - which + (double)to / (double)steps) / 2); // the candidate goes first
+        show(v, which, which, (1 - which + (double)to / (double)steps) / 2); // the candidate comes first
     }
     return MEZZO_OK;
 }
 
-// Loss and share of right answers, in the precision that was trained in.
+// Computes loss and share of right answers, in the training precision.
 static mezzo_status finish_side(verifier *v, side *s) {
     const size_t last = s->n_losses / 10 > 0 ? s->n_losses / 10 : 1;
     mz_evaluation score;
@@ -272,7 +273,7 @@ static mezzo_status finish_side(verifier *v, side *s) {
 
 // --- pairs ---------------------------------------------------------------------------------------
 static mezzo_status run_both(verifier *v, mz_verify_pair *pair) {
-    MEZZO_TRY(open_side(v, 1, &pair->run[1])); // the candidate first: it is the one that may make no sense
+    MEZZO_TRY(open_side(v, 1, &pair->run[1])); // the candidate comes first, since it may make no sense
     describe(v);
     if (v->r->precision == v->r->baseline && v->r->emulate == MEZZO_BLOCKS_NONE && v->o->nudge == 0)
         return mz_fail(MEZZO_ERR_INVALID, "nothing to compare with %s: %s; name a precision (--precision bf16)",
@@ -336,7 +337,7 @@ static void judge(const mz_verify_options *o, mz_verify_result *r) {
     r->accuracy = mz_judge_within(&r->accuracy_difference, o->most_accuracy_difference);
 }
 
-// The configuration as it came, for another call.
+// Restores the configuration for another call.
 static mezzo_status restore(verifier *v, uint64_t first) {
     char seed[32];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)first);
@@ -350,7 +351,7 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     if (o->seeds < 1 || o->seeds > MZ_VERIFY_SEEDS)
         return mz_fail(MEZZO_ERR_INVALID, "%d seeds: use 1 to %d", o->seeds, MZ_VERIFY_SEEDS);
     MEZZO_TRY(set(o, "train.sample_every", "-1"));
-    MEZZO_TRY(set(o, "guard.policy", "off")); // a step that is not finite is skipped and counted; nothing goes back
+    MEZZO_TRY(set(o, "guard.policy", "off")); // a step that is not finite is skipped and counted, without a rollback
     MEZZO_TRY(mz_run_config_read(o->config, &c));
     out->asked = c.program.precision;
     out->emulate = c.program.emulate;
@@ -370,7 +371,7 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
         status = run_pair(v, first + (uint64_t)i);
         if (status != MEZZO_OK || !o->matched)
             continue;
-        // Another pair takes as long as those before it.
+        // Another pair takes as long as the earlier ones.
         const double spent = mz_seconds() - v->started;
         const bool last = i + 1 == o->seeds || (o->minutes > 0 && spent + spent / (i + 1) > 60 * o->minutes);
         status = mz_matched_judge(o, out, last, &out->matched);
@@ -398,14 +399,15 @@ void mz_verify_free(mz_verify_result *r) {
         }
 }
 
-// --- verdicts: of the seeds' numbers, as noise alone cannot give them ---------------------------------
+// --- verdicts, from the seeds' numbers, beyond their noise ----------------------------------------------------------
 const char *mz_verdict_word(mz_verdict v) {
     return v == MZ_VERDICT_MET ? "met" : v == MZ_VERDICT_FAILED ? "not met" : "undecided";
 }
 
 mz_measured mz_measure_mean(const double *x, size_t n, double level) {
     double mean = mz_mean(x, n);
-    bool scatters = n > 1 && mz_deviation(x, n) > 1e-12 * fabs(mean); // equal numbers: rounding is no scatter
+    bool scatters = n > 1 && mz_deviation(x, n) > 1e-12 * fabs(mean); // equal numbers differ by rounding alone, which
+                                                                      // is no scatter
     return (mz_measured){mean, scatters ? mz_mean_interval(x, n, level) : (mz_interval){mean, mean}};
 }
 
@@ -423,7 +425,7 @@ mz_verdict mz_judge_least(const mz_measured *m, double least) {
     return m->interval.high >= least ? MZ_VERDICT_OPEN : MZ_VERDICT_FAILED; // NaN fails
 }
 
-// Equivalence: the whole interval lies within ±within.
+// Judges equivalence: the whole interval must lie within ±within.
 mz_verdict mz_judge_within(const mz_measured *m, double within) {
     if (m->interval.low > -within && m->interval.high < within)
         return MZ_VERDICT_MET;

@@ -11,20 +11,20 @@
 #define MZ_VERIFY_SEEDS 32
 
 typedef struct mz_verify_options {
-    mezzo_config *config; // model, data, steps, optimizer, scaler, device; amp.precision is the candidate, train.seed
-                          // the first seed
+    mezzo_config *config; // with model, data, steps, optimizer, scaler and device; amp.precision is the candidate,
+                          // train.seed the first seed
     int seeds;            // 1 … MZ_VERIFY_SEEDS: train.seed, train.seed + 1, …
     double least_speedup, least_memory_percent, most_accuracy_difference;
-    double level;                      // of the intervals, as 0.95
+    double level;                      // of the intervals, such as 0.95
     const volatile sig_atomic_t *stop; // may be NULL
-    // At equal quality (matched.c): the baseline is `baseline` instead of fp32; seeds are added until the verdict is
-    // decided, `seeds` of them at most, or until `minutes` (0: no limit) are spent.
+    // Compares at equal quality (matched.c): the baseline is `baseline` instead of fp32; seeds are added until the
+    // verdict is decided, at most `seeds` of them, or until `minutes` (0: no limit) have passed.
     bool matched;
     mezzo_precision baseline;
-    double within; // a speedup within 1 ± this is none, as 0.01
+    double within; // a speedup within 1 ± this counts as none, such as 0.01
     double minutes;
-    // For tests. Seconds, instead of the system's clock; what the candidate's times are multiplied by (0: 1); a
-    // relative change of the candidate's first weights, which acts on training as another rounding would.
+    // For tests: a clock in seconds instead of the system's; a factor on the candidate's times (0: 1); a relative
+    // change of the candidate's first weights, which affects training as another rounding would.
     double (*clock)(void *user);
     void *clock_user;
     double slowdown, nudge;
@@ -39,14 +39,14 @@ typedef struct mz_scale_change { // the loss scale from `step` on
 typedef struct mz_verify_run { // one training run
     double seconds;            // of the timed steps
     double tokens_per_second;
-    double train_loss, val_loss, accuracy; // the first: mean of the last tenth of the steps
+    double train_loss, val_loss, accuracy; // train_loss: mean of the last tenth of the steps
     size_t memory,
-        activations; // bytes: the peak of training, and the arena in it. As planned, which is what is allocated
+        activations; // in bytes: the peak of training, and its arena, as planned, which is what is allocated
     int64_t skipped;
     double loss_scale;        // at the end; 1 without a scaler
     mz_scale_change *changes; // the first is the scale of step 1; empty without a scaler
     size_t n_changes, cap_changes;
-    double *turns; // [n_turns]: seconds a step, of each timed turn
+    double *turns; // [n_turns]: seconds of a step, for each timed turn
     size_t n_turns;
     double *losses;                 // [steps]: the training loss of each; NaN where it was not read or is not finite
     uint32_t data_crc, weights_crc; // CRC32C of every micro batch's tokens and targets, in order; of the first weights
@@ -62,82 +62,84 @@ typedef struct mz_verify_pair {
 typedef enum mz_verdict {
     MZ_VERDICT_MET,
     MZ_VERDICT_FAILED,
-    MZ_VERDICT_OPEN, // the interval holds the threshold: the seeds' differences scatter too much for a verdict
+    MZ_VERDICT_OPEN, // the interval contains the threshold, because the seeds' differences scatter too much
 } mz_verdict;
 const char *mz_verdict_word(mz_verdict v); // "met", "not met", "undecided"
 
-typedef struct mz_measured { // over the seeds
+typedef struct mz_measured { // summarizes the seeds
     double value;            // geometric mean of ratios, mean of differences
-    mz_interval interval;    // t interval; value alone, twice, where there is one seed or nothing scatters
+    mz_interval interval;    // the t interval; the value twice where there is one seed or no scatter
 } mz_measured;
 
-// One seed: the value decides. More: the interval, which must lie on one side of the threshold.
-mz_verdict mz_judge_least(const mz_measured *m, double least);   // value ≥ least
-mz_verdict mz_judge_within(const mz_measured *m, double within); // |value| < within
+// Judge a value: with one seed by itself, with more by the interval, which must lie on one side of the threshold.
+mz_verdict mz_judge_least(const mz_measured *m, double least);   // whether value ≥ least
+mz_verdict mz_judge_within(const mz_measured *m, double within); // whether |value| < within
 mz_measured mz_measure_mean(const double *x, size_t n, double level);
-mz_measured mz_measure_ratio(const double *x, size_t n, double level); // of positive numbers: on their logarithms
-json_t *mz_measured_json(const mz_measured *m, size_t n);              // of n seeds: one alone has no interval
+mz_measured mz_measure_ratio(const double *x, size_t n, double level); // for positive numbers, computed from their
+                                                                       // logarithms
+json_t *mz_measured_json(const mz_measured *m, size_t n);              // for n seeds; one alone has no interval
 
-// At equal quality. The candidate's training loss at the end is one that the baseline has after `steps_ratio` of its
-// steps: as many steps fewer would have done. speedup = raw × steps_ratio.
+// The result at equal quality. The baseline has the candidate's final training loss after `steps_ratio` of its steps,
+// so that as many steps fewer would suffice. speedup = raw × steps_ratio.
 typedef enum mz_matched_verdict {
-    MZ_MATCHED_OPEN, // the seeds or the time are spent, and the interval holds 1
+    MZ_MATCHED_OPEN, // seeds or time are used up, and the interval contains 1
     MZ_MATCHED_FASTER,
     MZ_MATCHED_SLOWER,
     MZ_MATCHED_EQUAL, // the whole interval lies within 1 ± `within`
-    MZ_MATCHED_FLAT,  // the baseline's loss no longer falls: no number of steps stands for a loss
+    MZ_MATCHED_FLAT,  // the baseline's loss no longer falls, so that no number of steps corresponds to a loss
 } mz_matched_verdict;
 
 typedef struct mz_matched {
-    mz_measured raw, steps_ratio, speedup; // intervals at look_level
+    mz_measured raw, steps_ratio, speedup; // with intervals at look_level
     mz_measured loss_difference;           // of the training losses over the last third of the steps
     double slope;                          // of the baseline's loss there, by ln(step), mean over the seeds
-    double look_level; // the level of this look: over all looks at the data together the level is what was asked for
+    double look_level; // the level of this look; over all looks at the data together the level is the requested one
     mz_matched_verdict verdict;
-    bool spent; // seeds or minutes were
+    bool spent; // the seeds or minutes are used up
 } mz_matched;
 
 typedef struct mz_verify_result {
     mezzo_model_config model;
     char device[160], data[512];
-    char reason[400]; // why the precision is what it is
+    char reason[400]; // why this is the precision
     mezzo_precision asked, precision;
-    mezzo_blocks emulate; // that the precision's operands are rounded to; its times then say nothing
+    mezzo_blocks emulate; // the blocks to which the precision's operands are rounded; its times then mean nothing
     bool emulate_stochastic, emulate_hadamard;
     mezzo_residual residual;
-    int64_t batch, grad_accum, steps, warmup; // warmup: first steps that are not timed
+    int64_t batch, grad_accum, steps, warmup; // warmup: first steps, which are not timed
     double params_m;
-    uint64_t val_tokens; // what the validation loss is a mean over, in the model's unit
+    uint64_t val_tokens; // number of targets in the validation loss, in the model's unit
     const char *unit;    // "tokens"
-    bool by_loss;  // no right answers are counted: accuracy_difference is that of the validation losses, over fp32's
-    bool in_turns; // both runs were in memory and took turns; false: one after the other
+    bool by_loss;  // the task has no right answers to count: accuracy_difference is that of the validation losses,
+                   // divided by fp32's
+    bool in_turns; // both runs were in memory and took turns; false: one followed the other
     mz_verify_pair pairs[MZ_VERIFY_SEEDS];
     size_t n;
-    mz_measured speedup, memory_percent, accuracy_difference, loss_difference; // candidate against fp32
+    mz_measured speedup, memory_percent, accuracy_difference, loss_difference; // of the candidate compared with fp32
     mz_verdict speed, memory, accuracy;
-    mz_matched matched; // where it was asked for
+    mz_matched matched; // filled where it was asked for
     mezzo_precision baseline;
-    bool same; // data and first weights, in every pair
+    bool same; // data and first weights are the same in every pair
 } mz_verify_result;
 bool mz_verify_passed(const mz_verify_result *r);
 
 typedef struct mz_verify_progress {
-    int seed, seeds; // which of how many
+    int seed, seeds; // the present seed, and their number
     int64_t step, steps;
     double loss[2]; // of fp32 and the candidate, both after `step`; NaN before the first
     double seconds, seconds_left;
 } mz_verify_progress;
 typedef void (*mz_verify_fn)(void *user, const mz_verify_progress *progress);
 
-// Trains `seeds` pairs of runs; nothing is written. The two runs of a pair take turns of a few steps, so that drift
-// touches both alike; where both do not fit, one follows the other. Errors as mezzo_run_train, and INVALID: no
+// Trains `seeds` pairs of runs without writing files. The two runs of a pair take turns of a few steps, so that drift
+// affects both alike; where both do not fit, one follows the other. Errors as mezzo_run_train, and INVALID: no
 // validation data, a precision that becomes fp32, an override that puts a lower precision into the fp32 run. Free *out
 // (of any outcome) with mz_verify_free.
 mezzo_status mz_verify(const mz_verify_options *options, mz_verify_fn tell, void *user, mz_verify_result *out);
 void mz_verify_free(mz_verify_result *r);
 
 // --- at equal quality (matched.c) ----------------------------------------------------------------------------------
-// Judges the pairs there are. A look at n of `seeds` pairs has the share n²/Σ of 1 - level: by the union bound, all
+// Judges the existing pairs. A look at n of `seeds` pairs gets the share n²/Σ of 1 - level: by the union bound, all
 // looks together are wrong at most that often. Looks begin with three pairs, or with the last.
 mezzo_status mz_matched_judge(const mz_verify_options *o, const mz_verify_result *r, bool spent, mz_matched *out);
 bool mz_matched_decided(const mz_matched *m);
@@ -151,10 +153,10 @@ void mz_verify_text(const mz_verify_options *o, const mz_verify_result *r, mz_te
 void mz_verify_markdown(const mz_verify_options *o, const mz_verify_result *r, const char *command, mz_text *out);
 
 // --- from small models to a larger one (transfer.c) ------------------------------------------------------------------
-// Tests whether small models predict what a larger one gains: a straight line in ln(parameters) goes through a few
+// Tests whether small models predict the gain of a larger one: a straight line in ln(parameters) goes through a few
 // widths' speedups at equal quality, and the model itself is compared with it.
 #define MZ_TRANSFER_WIDTHS 8
-#define MZ_TRANSFER_LEAST  3 // two points leave nothing to draw an interval from
+#define MZ_TRANSFER_LEAST  3 // with two points no interval can be computed
 
 typedef struct mz_transfer_point {
     int64_t width;
@@ -167,12 +169,13 @@ typedef struct mz_transfer {
     int n;
     double slope;          // of ln(speedup) by ln(parameters)
     mz_measured predicted; // for the model itself: the prediction interval of one more such point
-    bool inside;           // the measured speedup lies in it
+    bool inside;           // whether the measured speedup lies in it
 } mz_transfer;
 
-// `options`: matched; its model is the one that is predicted. widths: n of them, the model's other keys as they are.
-// *target is the model's own verification, which the caller frees with mz_verify_free. Errors as mz_verify; INVALID:
-// too few or too many widths; NUMERIC: a width whose loss does not fall, so that there is no speedup at equal quality.
+// Runs the test. `options`: matched; its model is the predicted one. widths: n of them, with the model's other keys
+// unchanged. *target is the model's own verification, which the caller frees with mz_verify_free. Errors as mz_verify;
+// INVALID: too few or too many widths; NUMERIC: a width whose loss does not fall, so that there is no speedup at equal
+// quality.
 mezzo_status mz_transfer_find(const mz_verify_options *options, const int64_t *widths, int n, mz_verify_fn tell,
                               void *user, mz_transfer *out, mz_verify_result *target);
 json_t *mz_transfer_json(const mz_transfer *t, const mz_verify_options *o, const mz_verify_result *target);

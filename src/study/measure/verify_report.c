@@ -7,8 +7,8 @@
 
 #define MIB (1.0 / (1 << 20))
 
-// One figure of a run: its place there, its key in JSON, its title ('*': what the model counts) and form in a table,
-// and what its mean over the seeds is multiplied by.
+// A figure of a run: its place in the run, its key in JSON, its title ('*': the model's unit) and form in a table, and
+// the factor of its mean over the seeds.
 typedef struct figure {
     size_t offset;
     enum { F64, BYTES, COUNT } kind;
@@ -42,7 +42,7 @@ static double mean_of(const mz_verify_result *r, int which, const figure *f) {
     return mean * f->factor;
 }
 
-// "1.93 (1.88 to 1.99)"; the value alone where nothing scatters.
+// Adds "1.93 (1.88 to 1.99)"; the value alone where there is no scatter.
 static void add_measured(mz_text *t, const mz_measured *m, int digits, const char *unit) {
     mz_text_addf(t, "%.*f%s", digits, m->value, unit);
     if (m->interval.high > m->interval.low)
@@ -96,7 +96,7 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
                  sameness(r));
 }
 
-// Adds a line for each figure: its title and both sides' means, as `form` has it.
+// Adds a line for each figure: its title and both sides' means, in `form`.
 static void add_figures(const mz_verify_result *r, const char *form, bool indents, mz_text *t) {
     for (size_t i = 0; i < MZ_COUNT(figures); i++) {
         const figure *f = &figures[i];

@@ -1,6 +1,6 @@
 #include "study/page/page_text.h"
 
-// The head has the title twice. A per cent sign of the style is written twice.
+// The page's head, a format that takes the title twice; a per cent sign of the style is therefore doubled.
 static const char head[] = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%s</title>\n"
                            "<meta name=\"viewport\" content=\"width=device-width\">\n"
                            "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; base-uri "
@@ -13,7 +13,7 @@ static const char head[] = "<!doctype html>\n<html lang=\"en\"><head><meta chars
                            "anywhere}</style></head><body>\n"
                            "<h1>%s</h1>\n";
 
-static void add_words(mz_text *t, const char *key) { // "step_ms" → "step ms"
+static void add_words(mz_text *t, const char *key) { // turns "step_ms" into "step ms"
     for (const char *p = key; *p != '\0'; p++)
         if (*p == '_')
             mz_text_add(t, " ", 1);
@@ -21,7 +21,7 @@ static void add_words(mz_text *t, const char *key) { // "step_ms" → "step ms"
             mz_page_add_escaped(t, (const char[]){*p, '\0'});
 }
 
-// "1.5 (1.4 to 1.6)" of an object with a value and its interval, a dash where they are not known.
+// Adds "1.5 (1.4 to 1.6)" for an object with a value and its interval, and a dash where they are not known.
 static bool add_measured(mz_text *t, const json_t *object) {
     static const char *const keys[] = {"value", "low", "high"};
     double x[3];

@@ -10,10 +10,10 @@
 #include "io/quote.h"
 #include "train/folder.h"
 
-static const uint64_t TOLD_EVERY = 8 << 20; // bytes
+static const uint64_t TOLD_EVERY = 8 << 20; // progress is reported after this many bytes
 
 // --- keeping -------------------------------------------------------------------------------------------------------
-// Looked for from the place after the last name found: records repeat their keys in one order.
+// Finds a series. The search starts after the last name found, because records repeat their keys in one order.
 static mz_series *find_next(mz_run_log *log, const char *name) {
     for (size_t k = 0; k < log->n_series; k++) {
         const size_t i = log->next + k < log->n_series ? log->next + k : log->next + k - log->n_series;
@@ -48,7 +48,7 @@ static mezzo_status texts_of(mz_run_log *log, const char *name, mz_run_texts **o
     return MEZZO_OK;
 }
 
-// Every second text goes, beginning with the second.
+// Drops every second text, beginning with the second.
 static void halve_texts(mz_run_texts *t) {
     size_t kept = 0;
     for (size_t i = 0; i < t->n; i++)
@@ -63,7 +63,8 @@ static void halve_texts(mz_run_texts *t) {
 static mezzo_status add_text(mz_run_texts *t, int64_t step, const char *text) {
     if (t->n > 0 && strcmp(t->items[t->n - 1].text, text) == 0)
         return MEZZO_OK;
-    const bool passing = t->count > 0 && (t->count - 1) % t->each != 0; // the last one was kept as the last only
+    const bool passing = t->count > 0 && (t->count - 1) % t->each != 0; // the last one was kept only because it was the
+                                                                        // last
     if (!passing && t->n == MZ_TEXTS_MAX)
         halve_texts(t);
     MEZZO_TRY(MZ_RESERVE(t->items, t->cap, t->n + 1));
@@ -91,7 +92,7 @@ static void note_bad(mz_run_log *log, int64_t n, const char *fmt, ...) {
     log->bad += n;
 }
 
-// A key is a number's or a text's from its first value on.
+// Adds a value; the first value of a key decides whether it has numbers or texts.
 static mezzo_status add_value(mz_run_log *log, int64_t step, const mz_metric *value) {
     const bool is_text = value->kind == MZ_METRIC_TEXT, is_precision = strcmp(value->name, "amp/precision") == 0;
     mz_series *series = find_next(log, value->name);
@@ -132,8 +133,8 @@ static mezzo_status add_record(mz_run_log *log, const mz_record *record) {
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
-// Checks whether what was read does not end any more where it did: a rollback, or a run that was resumed, cut the file
-// back, and what was written since may reach further.
+// Finds out whether the file no longer has what was read at its place: a rollback or a resumed run truncated it, and
+// what was written since may be longer.
 static mezzo_status was_cut(const mz_run_log *log, const mz_lines *lines, bool *cut) {
     char now[sizeof log->tail + 1];
     const size_t n = log->n_tail + 1;
@@ -161,7 +162,7 @@ static mezzo_status read_line(mz_run_log *log, mz_record *record, const char *li
     mezzo_status status = mz_record_read(record, line, n);
     if (status == MEZZO_OK)
         return add_record(log, record);
-    if (status == MEZZO_ERR_FORMAT) { // a crash or an editor spoilt it
+    if (status == MEZZO_ERR_FORMAT) { // a crash or an editor damaged it
         note_bad(log, 1, "%s", mezzo_error_message());
         return MEZZO_OK;
     }
@@ -213,7 +214,7 @@ mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop)
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
     struct stat info;
-    const bool there = stat(path, &info) == 0 || errno == EACCES; // opening it then reports why
+    const bool there = stat(path, &info) == 0 || errno == EACCES; // opening it then reports the reason
     mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
     bool cut = !there && log->offset > 0;
     if (status == MEZZO_OK && lines != NULL)
@@ -293,7 +294,7 @@ void mz_run_log_free(mz_run_log *log) {
     *log = (mz_run_log){0};
 }
 
-// --- asking --------------------------------------------------------------------------------------------------------
+// --- queries --------------------------------------------------------------------------------------------------------
 const mz_series *mz_run_log_find(const mz_run_log *log, const char *name) {
     for (size_t i = 0; i < log->n_series; i++)
         if (strcmp(log->series[i].name, name) == 0)

@@ -23,7 +23,7 @@ extern const char mz_page_js_sha256[];
 extern const unsigned char mz_page_chart[];
 extern const size_t mz_page_chart_size;
 extern const char mz_page_chart_sha256[];
-#else // there was no charting library to build in
+#else // the build found no charting library
 static const unsigned char mz_page_chart[1];
 static const size_t mz_page_chart_size = 0;
 static const char mz_page_chart_sha256[65];
@@ -101,7 +101,7 @@ static void add_skips(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "],");
 }
 
-// Adds the sheet's file, written into the page itself. One that is not there, or not in the run's folder, is left out.
+// Adds the sheet's file within the page itself; one that is missing, or outside the run's folder, is left out.
 static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
     if (sheet->text[0] == '/' || strstr(sheet->text, "..") != NULL)
         return MEZZO_OK;
@@ -119,7 +119,7 @@ static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_te
     return MEZZO_OK;
 }
 
-// All sheets of pictures, or the first, the last and some between.
+// Adds all sheets of pictures, or the first, the last and some between.
 static mezzo_status add_pictures(mz_text *t, const mz_run_log *log) {
     const mz_run_texts *sheets = mz_run_log_texts(log, "sample/picture");
     const size_t all = sheets != NULL ? sheets->n : 0, shown = all < SHEETS ? all : SHEETS;
@@ -142,11 +142,12 @@ static void add_samples(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "],");
 }
 
-// The texts "EXPONENT:COUNT EXPONENT:COUNT …" of the gradients' magnitudes, as one table over all exponents that occur.
+// Adds the texts "EXPONENT:COUNT EXPONENT:COUNT …" of the gradients' magnitudes as one table over all exponents that
+// occur.
 static void add_histogram(mz_text *t, const mz_run_log *log) {
     long low = LONG_MAX, high = LONG_MIN;
     const mz_run_texts *texts = mz_run_log_texts(log, "gradients/log2_counts");
-    for (int pass = 0; pass < 3; pass++) { // the range; the steps; the counts
+    for (int pass = 0; pass < 3; pass++) { // first the range, then the steps, then the counts
         if (pass == 1 && low > high) {
             mz_text_addf(t, "\"histogram\":null,");
             return;
@@ -181,7 +182,7 @@ static void add_histogram(mz_text *t, const mz_run_log *log) {
     mz_text_addf(t, "]},");
 }
 
-// --- the precision table: an op that stands in every block is one row with its count -------------------------------
+// --- the precision table: an op that occurs in every block is one row with its count --------------------------------
 typedef struct op_row {
     char op[32], module[64], storage[16], compute[16], accumulate[16], reduce[16], rule[160];
     int count;
@@ -251,7 +252,7 @@ static void add_ops(mz_text *t, const op_rows *rows) {
     mz_text_addf(t, "],");
 }
 
-// The head describes a run by these keys.
+// Adds the keys with which the head describes a run.
 static void add_settings(mz_text *t, const mezzo_config *config) {
     static const char *const keys[] = {"data.path",      "data.train",       "data.val",         "data.features",
                                        "data.latents",   "data.tokenizer",   "model.seq_len",    "train.steps",
@@ -267,8 +268,8 @@ static void add_settings(mz_text *t, const mezzo_config *config) {
     mz_text_addf(t, "},");
 }
 
-// config.yaml and what follows from it. A folder without one is a run without a table; so is one whose file this
-// version does not read, which is reported.
+// Adds config.yaml and what follows from it. A folder without one gives no table; nor does a file that this version
+// cannot read, which is reported.
 static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
     char *path = mz_format("%s/config.yaml", log->folder), *text = NULL;
     size_t size;
@@ -302,7 +303,7 @@ static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
 }
 
 // --- the head ------------------------------------------------------------------------------------------------------
-// When the run first opened TensorBoard's file, whose name says it in seconds since 1970; 0: there is none.
+// Finds when the run first opened TensorBoard's file, whose name has it in seconds since 1970; 0: there is none.
 static mezzo_status find_start(const char *folder, long long *start) {
     static const char prefix[] = "events.out.tfevents.";
     char **names;
@@ -366,7 +367,7 @@ static mezzo_status add_speed(mz_text *t, const mz_run_log *log) {
     return MEZZO_OK;
 }
 
-// --- against the first run: at the last step that both have, and at all steps that both have -------------------------
+// --- differences from the first run: at the last step that both have, and at all such steps -------------------------
 static mezzo_status add_difference(mz_text *t, const char *name, const mz_series *a, const mz_series *b, bool *any,
                                    mz_point *points) {
     mz_series difference = {0};
@@ -391,7 +392,7 @@ static void add_meeting(mz_text *t, const char *name, int64_t step, double first
 }
 
 static mezzo_status add_comparison(mz_text *t, const mz_run_log *first, const mz_run_log *log, mz_point *points) {
-    const bool alike = strcmp(mz_run_log_unit(first), mz_run_log_unit(log)) == 0; // losses of one kind of thing
+    const bool alike = strcmp(mz_run_log_unit(first), mz_run_log_unit(log)) == 0; // both losses count the same unit
     const mz_series *a = alike ? mz_run_log_find(first, "train/loss") : NULL, *b = mz_run_log_find(log, "train/loss");
     int64_t step = mz_series_last_common(a, b);
     bool any = step >= 0;
@@ -468,7 +469,7 @@ static mezzo_status add_data(mz_text *t, const mz_run_log *logs, int n, const ch
     mz_text_addf(&json, "]}");
     if (status == MEZZO_OK)
         status = json.status;
-    // Inside a script element "</script" would end it; in JSON a '<' stands in strings only.
+    // Within a script element "</script" would end it; in JSON a '<' occurs only in strings.
     for (size_t i = 0, from = 0; status == MEZZO_OK && i <= json.len; i++)
         if (i == json.len || json.data[i] == '<') {
             mz_text_add(t, json.data + from, i - from);
@@ -480,7 +481,7 @@ static mezzo_status add_data(mz_text *t, const mz_run_log *logs, int n, const ch
     return status != MEZZO_OK ? status : t->status;
 }
 
-// The browser runs and asks for nothing but the parts that the page was made of.
+// Adds the policy: the browser may run and load nothing but the parts of which the page was made.
 static void add_policy(mz_text *t) {
     mz_text_addf(t, "default-src 'none'; img-src data:; base-uri 'none'; form-action 'none'; style-src ");
     mz_page_add_hash(t, mz_page_css_sha256);
@@ -496,7 +497,7 @@ typedef struct page_source {
     const char *title;
 } page_source;
 
-// Writes what stands at a place @NAME@ of the template.
+// Writes the part for @NAME@ in the template.
 static mezzo_status add_part(mz_text *t, const char *name, const page_source *from) {
     const struct {
         const char *name;

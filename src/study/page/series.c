@@ -1,11 +1,12 @@
-// Keeps one metric of a run log in stretches, and answers with its ends, its median and the line it draws.
+// Keeps one metric of a run log in stretches, and computes its ends, its median and the line to draw.
 #include <math.h>
 #include <stdlib.h>
 
 #include "study/page/run_log.h"
 
 // --- stretches -----------------------------------------------------------------------------------------------------
-// A number that is not finite must be seen: it is both lower and higher than any number.
+// Adds extremes to a stretch. A number that is not finite must stay visible, so it counts as lower and higher than any
+// number.
 static void see(mz_stretch *s, int64_t low_step, double low, int64_t high_step, double high) {
     if (!isfinite(low) || (isfinite(s->low) && low < s->low)) {
         s->low = low;
@@ -62,7 +63,7 @@ void mz_series_free(mz_series *s) {
     *s = (mz_series){0};
 }
 
-// --- asking --------------------------------------------------------------------------------------------------------
+// --- queries --------------------------------------------------------------------------------------------------------
 double mz_series_last(const mz_series *s) {
     return s != NULL && s->n > 0 ? s->last : (double)NAN;
 }
