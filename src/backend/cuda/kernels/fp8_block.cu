@@ -6,60 +6,19 @@
 // each, 128 of its 256 columns at a time: while one promotes, the other multiplies, where sums are long by turns. Two
 // blocks, a cluster, share each tile of b: either fetches half of it for both. Where tiles are too few for the card the
 // sum is divided, and a second kernel adds the parts in order.
-#include "barrier.cuh"
-#include "cluster.cuh"
-#include "pdl_launch.cuh"
 #include "fp8_block.h"
-#include "ptx.cuh"
+#include "tile_loop.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
 
 namespace {
 enum { ROWS = 128, COLS = 256, HALF = COLS / 2, L = 128, GROUP_ROWS = 64 }; // L: terms of a piece, a byte each
 enum { A_BYTES = ROWS * L, B_BYTES = COLS * L, STAGE = A_BYTES + B_BYTES, STAGES = 4 };
 enum { SCALE_BYTES = (ROWS + COLS) * 4 }; // of a stage
-enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32 };
-enum { LINE = 128, STRIP = 16 * LINE }; // of a warp, for its results on their way: a line of each of its rows
+enum { LINE = 128, STRIP = 16 * LINE };   // of a warp, for its results on their way: a line of each of its rows
+enum { BAND = 8 };                        // pairs of tiles
 enum { AT_STRIPS = STAGES * STAGE, AT_SCALES = AT_STRIPS + WARPS * STRIP };
-enum { AT_BARRIERS = AT_SCALES + STAGES * SCALE_BYTES, ALIGN = 1024 };
-enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
-static_assert(BYTES <= 227 * 1024, "shared memory of a block");
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Tiles are taken in bands of BAND pairs, column by column of a band: as many columns of b as rows of a are read at a
-// time. Row by row of long rows, all of b would pass by for two pairs of tiles.
-enum { BAND = 8 };
-struct work { // of a cluster: a pair of tiles, one below the other, and a share of the sum
-    unsigned unit, units, step, tiles, across, down;
-    int pieces;
-};
-struct share {
-    int64_t row; // of the cluster's first tile
-    int col, split, from, to;
-};
-
-__device__ __forceinline__ work work_begin(const mz_cu_fp8_block &g) {
-    work w;
-    w.across = static_cast<unsigned>((g.cols + COLS - 1) / COLS);
-    w.down = static_cast<unsigned>((g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS));
-    w.pieces = static_cast<int>((g.inner + L - 1) / L);
-    w.tiles = w.down * w.across; // a memory that holds 2³² of them there is not
-    w.units = w.tiles * static_cast<unsigned>(g.splits);
-    w.unit = blockIdx.x / CLUSTER;
-    w.step = gridDim.x / CLUSTER;
-    return w;
-}
-
-__device__ __forceinline__ share share_of(const mz_cu_fp8_block &g, const work &w) {
-    const unsigned split = w.unit / w.tiles, tile = w.unit - split * w.tiles;
-    const unsigned first = tile / (BAND * w.across) * BAND, high = min(w.down - first, static_cast<unsigned>(BAND));
-    const unsigned of_band = tile - first * w.across, col = of_band / high, row = first + of_band - col * high;
-    share s = {static_cast<int64_t>(row) * (CLUSTER * ROWS), static_cast<int>(col) * COLS, static_cast<int>(split)};
-    s.from = static_cast<int>(static_cast<int64_t>(w.pieces) * s.split / g.splits);
-    s.to = static_cast<int>(static_cast<int64_t>(w.pieces) * (s.split + 1) / g.splits);
-    return s;
-}
-
 // --- results -------------------------------------------------------------------------------------------------------
 // Says at compile time what is added to a product: a choice among formats for each of 64 numbers would take longer
 // than the products of several pieces.
@@ -205,8 +164,8 @@ __device__ __forceinline__ void finish_lines(const mz_cu_fp8_block &g, void *to,
 
 // Parts of a sum have nothing added.
 template <bool LOW, bool LINES>
-__device__ __forceinline__ void finish(const mz_cu_fp8_block &g, int64_t row, int col, int split,
-                                       const float (&x)[16][4], uint32_t strip) {
+__device__ __forceinline__ void store_half(const mz_cu_fp8_block &g, int64_t row, int col, int split,
+                                           const float (&x)[16][4], uint32_t strip) {
     float *to = g.splits > 1 ? g.partial + split * g.rows * g.cols : static_cast<float *>(g.out.data);
     const int bias = g.splits > 1 || g.bias.data == nullptr ? NONE : g.bias.dtype;
     const int residual = g.splits > 1 || g.residual.data == nullptr ? NONE : g.residual.dtype;
@@ -267,40 +226,38 @@ __device__ __forceinline__ void fetch_run_if(bool now, uint32_t to, const void *
         : "memory");
 }
 
-template <bool TILES>
-__device__ __forceinline__ void produce(const mz_cu_fp8_block &g, const CUtensorMap *a, const CUtensorMap *b,
-                                        uint32_t shared, uint32_t full, uint32_t empty) {
-    const int rank = static_cast<int>(block_of_cluster());
-    const bool now = (threadIdx.x & 31) == 0;
-    uint32_t stage = 0, parity = 1;
-    for (work w = work_begin(g); w.unit < w.units; w.unit += w.step) {
-        const share s = share_of(g, w);
-        const int row = static_cast<int>(s.row) + rank * ROWS, col = s.col + rank * HALF;
-        // A cluster's second tile may lie after all rows, and half of b's after all columns: these have no scales.
-        const uint32_t of_a = row < g.a_pitch ? ROWS * 4 : 0;
-        const uint32_t of_b = TILES ? 0 : (g.b_pitch - s.col < COLS ? HALF : COLS) * 4;
-        const float *a_scale = g.a_scale + s.from * g.a_pitch + row, *b_scale = g.b_scale;
+template <bool TILES> struct block_loads {
+    const mz_cu_fp8_block &g;
+    int rank, row, col;
+    // A cluster's second tile may lie after all rows, and half of b's after all columns: these have no scales.
+    uint32_t of_a, of_b;
+    const float *a_scale, *b_scale;
+    bool now = (threadIdx.x & 31) == 0;
+    __device__ __forceinline__ block_loads(const mz_cu_fp8_block &args, const tile_share &s, uint32_t block)
+        : g(args), rank(static_cast<int>(block)) {
+        const int first = static_cast<int>(s.right) * COLS;
+        row = static_cast<int>(s.down * (CLUSTER * ROWS)) + rank * ROWS, col = first + rank * HALF;
+        of_a = row < g.a_pitch ? ROWS * 4 : 0;
+        of_b = TILES ? 0 : (g.b_pitch - first < COLS ? HALF : COLS) * 4;
+        a_scale = g.a_scale + s.from * g.a_pitch + row, b_scale = g.b_scale;
         if (!TILES)
-            b_scale += s.from * g.b_pitch + s.col;
-#pragma unroll 1
-        for (int k = s.from; k < s.to; k++) {
-            const uint32_t ready = full + stage * 8;
-            const uint32_t to = shared + stage * STAGE, scales = shared + AT_SCALES + stage * SCALE_BYTES;
-            barrier_wait(empty + stage * 8, parity);
-            expect_if(now, ready, STAGE + of_a + of_b);
-            fetch_box_if(now, to, a, k * L, row, ready);
-            fetch_box_for_all_if(now, to + A_BYTES + rank * (B_BYTES / CLUSTER), b, k * L, col, ready);
-            fetch_run_if(now && of_a > 0, scales, a_scale, of_a, ready);
-            a_scale += g.a_pitch;
-            if (!TILES) {
-                fetch_run_if(now, scales + ROWS * 4, b_scale, of_b, ready);
-                b_scale += g.b_pitch;
-            }
-            if (++stage == STAGES)
-                stage = 0, parity ^= 1;
+            b_scale += s.from * g.b_pitch + first;
+    }
+    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) {
+        const uint32_t ready = ring.full(), to = ring.slot();
+        const uint32_t scales = ring.m.address + AT_SCALES + ring.stage() * SCALE_BYTES;
+        barrier_wait(ring.empty(), ring.parity() ^ 1);
+        expect_if(now, ready, STAGE + of_a + of_b);
+        fetch_box_if(now, to, maps.a, k * L, row, ready);
+        fetch_box_for_all_if(now, to + A_BYTES + rank * (B_BYTES / CLUSTER), maps.b, k * L, col, ready);
+        fetch_run_if(now && of_a > 0, scales, a_scale, of_a, ready);
+        a_scale += g.a_pitch;
+        if (!TILES) {
+            fetch_run_if(now, scales + ROWS * 4, b_scale, of_b, ready);
+            b_scale += g.b_pitch;
         }
     }
-}
+};
 
 // --- products ------------------------------------------------------------------------------------------------------
 // Products of both warpgroups asked for together end together; then both promote, and nothing multiplies. So with turns
@@ -346,113 +303,115 @@ __device__ __forceinline__ float2 column_scales(uint32_t at) {
     return v;
 }
 
-template <bool TILES, bool LOW, bool LINES>
-__device__ __forceinline__ void consume(const mz_cu_fp8_block &g, const unsigned char *shared, uint32_t address,
-                                        uint32_t full, uint32_t empty) {
-    const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread);
-    const int warp = thread % WARPGROUP / 32, lane = thread & 31, line = group * GROUP_ROWS + warp * 16 + (lane >> 2);
-    const uint32_t rank = block_of_cluster();
-    uint32_t count = 0;
-    work w = work_begin(g);
-    const bool turns = TILES && w.pieces >= LONG;
-    bool ready = false;                    // the next stage is known to be
-    turn_pass(turns && group == 1, group); // the first turn is the other's
-    for (; w.unit < w.units; w.unit += w.step) {
-        const share s = share_of(g, w);
-        const bool both = s.col + HALF < g.cols; // halves of the tile
-        float total[2][16][4], d[16][4];
+template <bool TILES> struct block_warp : tile_warp {
+    int line;
+    bool turns, ready = false; // ready: the next stage is known to be full
+    __device__ __forceinline__ block_warp(const mz_cu_fp8_block &g, const tile_memory &m) : tile_warp(g, m) {
+        line = group * GROUP_ROWS + warp * 16 + (lane >> 2);
+        turns = TILES && static_cast<int>((g.inner + L - 1) / L) >= LONG;
+        turn_pass(turns && group == 1, group); // the first turn is the other's
+    }
+    __device__ __forceinline__ void end() const { turn_wait(turns && group == 0, group); } // the last that was passed
+};
+
+template <bool TILES, bool LOW, bool LINES> struct block_sums {
+    float d[16][4], total[2][16][4];
+    bool both; // halves of the tile
+    const float *of;
+    float next[2];
+    __device__ __forceinline__ block_sums(const mz_cu_fp8_block &g, const block_warp<TILES> &, const tile_share &s) {
+        const int col = static_cast<int>(s.right) * COLS;
+        both = col + HALF < g.cols;
 #pragma unroll
         for (int i = 0; i < 128; i++)
             total[i / 64][i / 4 % 16][i % 4] = 0;
 #pragma unroll
         for (int i = 0; i < 64; i++)
             d[i / 4][i % 4] = 0;
-        const float *of = g.b_scale + s.from * g.b_step + s.col / HALF * g.b_tile; // TILES
-        float next[2] = {0, 0};
+        of = g.b_scale + s.from * g.b_step + col / HALF * g.b_tile; // TILES
+        next[0] = next[1] = 0;
         if (TILES)
             tile_scales(of, both, g.b_tile, next);
-        for (int k = s.from; k < s.to; k++) {
-            const uint32_t stage = count % STAGES, place = address + stage * STAGE;
-            const uint32_t right_of = address + AT_SCALES + stage * SCALE_BYTES + ROWS * 4 + (lane & 3) * 8;
-            const float *scales = reinterpret_cast<const float *>(shared + AT_SCALES + stage * SCALE_BYTES);
-            const float tile[2] = {next[0], next[1]};
-            of += g.b_step;
-            if (TILES && k + 1 < s.to)
-                tile_scales(of, both, g.b_tile, next);
-            if (!ready)
-                barrier_wait(full + stage * 8, count / STAGES & 1);
-            count++;
-            const float up = scales[line], down = scales[line + 8]; // of the rows lane/4 and lane/4 + 8
+    }
+    template <typename R>
+    __device__ __forceinline__ void multiply(const mz_cu_fp8_block &g, block_warp<TILES> &w, const tile_share &s, int k,
+                                             const R &ring) {
+        const uint32_t stage = ring.stage(), place = ring.slot();
+        const uint32_t right_of = w.memory.address + AT_SCALES + stage * SCALE_BYTES + ROWS * 4 + (w.lane & 3) * 8;
+        const float *scales = reinterpret_cast<const float *>(w.memory.shared + AT_SCALES + stage * SCALE_BYTES);
+        const float tile[2] = {next[0], next[1]};
+        of += g.b_step;
+        if (TILES && k + 1 < s.to)
+            tile_scales(of, both, g.b_tile, next);
+        if (!w.ready)
+            barrier_wait(ring.full(), ring.parity());
+        R after = ring;
+        after.advance();
+        const float up = scales[w.line], down = scales[w.line + 8]; // of the rows lane/4 and lane/4 + 8
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (h == 1 && !both)
-                    continue;
-                turn_wait(turns, group);
-                ask_piece(d, wgmma_operand(place + group * (GROUP_ROWS * L), 0),
-                          wgmma_operand(place + A_BYTES + h * (HALF * L), 0));
-                turn_pass(turns, group);
-                float2 right[AHEAD];
+        for (int h = 0; h < 2; h++) {
+            if (h == 1 && !both)
+                continue;
+            turn_wait(w.turns, w.group);
+            ask_piece(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
+                      wgmma_operand(place + A_BYTES + h * (HALF * L), 0));
+            turn_pass(w.turns, w.group);
+            float2 right[AHEAD];
 #pragma unroll
-                for (int j = 0; j < AHEAD; j++)
-                    right[j] = TILES ? make_float2(tile[h], tile[h]) : column_scales(right_of + (h * HALF + j * 8) * 4);
-                if (h == 1 || !both)
-                    ready = barrier_passed(full + count % STAGES * 8, count / STAGES & 1);
-                wgmma_wait<0>();
-                wgmma_settle(d);
+            for (int j = 0; j < AHEAD; j++)
+                right[j] = TILES ? make_float2(tile[h], tile[h]) : column_scales(right_of + (h * HALF + j * 8) * 4);
+            if (h == 1 || !both)
+                w.ready = barrier_passed(after.full(), after.parity());
+            wgmma_wait<0>();
+            wgmma_settle(d);
 #pragma unroll
-                for (int j = 0; j < 16; j++) {
-                    const float2 r = right[j % AHEAD];
-                    if (!TILES && j + AHEAD < 16)
-                        right[j % AHEAD] = column_scales(right_of + (h * HALF + (j + AHEAD) * 8) * 4);
-                    total[h][j][0] = fmaf(d[j][0], up * r.x, total[h][j][0]);
-                    total[h][j][1] = fmaf(d[j][1], up * r.y, total[h][j][1]);
-                    total[h][j][2] = fmaf(d[j][2], down * r.x, total[h][j][2]);
-                    total[h][j][3] = fmaf(d[j][3], down * r.y, total[h][j][3]);
-                }
+            for (int j = 0; j < 16; j++) {
+                const float2 r = right[j % AHEAD];
+                if (!TILES && j + AHEAD < 16)
+                    right[j % AHEAD] = column_scales(right_of + (h * HALF + (j + AHEAD) * 8) * 4);
+                total[h][j][0] = fmaf(d[j][0], up * r.x, total[h][j][0]);
+                total[h][j][1] = fmaf(d[j][1], up * r.y, total[h][j][1]);
+                total[h][j][2] = fmaf(d[j][2], down * r.x, total[h][j][2]);
+                total[h][j][3] = fmaf(d[j][3], down * r.y, total[h][j][3]);
             }
-            __syncwarp(); // all lanes have read their scales
-            if (lane < CLUSTER)
-                barrier_arrive_at(empty + stage * 8, static_cast<uint32_t>(lane));
         }
-        const int64_t row = s.row + rank * ROWS + group * GROUP_ROWS + warp * 16;
-        const uint32_t strip = address + AT_STRIPS + static_cast<uint32_t>(group * (WARPGROUP / 32) + warp) * STRIP;
-        finish<LOW, LINES>(g, row, s.col, s.split, total[0], strip);
+        __syncwarp(); // all lanes have read their scales
+        if (w.lane < CLUSTER)
+            barrier_arrive_at(ring.empty(), static_cast<uint32_t>(w.lane));
+    }
+    template <typename R>
+    __device__ __forceinline__ void finish(const mz_cu_fp8_block &g, const block_warp<TILES> &w, const tile_share &s,
+                                           const R &) {
+        const int64_t row =
+            static_cast<int64_t>(s.down) * (CLUSTER * ROWS) + w.rank * ROWS + w.group * GROUP_ROWS + w.warp * 16;
+        const int col = static_cast<int>(s.right) * COLS;
+        const uint32_t strip =
+            w.memory.address + AT_STRIPS + static_cast<uint32_t>(w.group * (WARPGROUP / 32) + w.warp) * STRIP;
+        store_half<LOW, LINES>(g, row, col, s.split, total[0], strip);
         if (both)
-            finish<LOW, LINES>(g, row, s.col + HALF, s.split, total[1], strip);
+            store_half<LOW, LINES>(g, row, col + HALF, s.split, total[1], strip);
     }
-    turn_wait(turns && group == 0, group); // the last that was passed
-}
+};
 #endif
-
-template <bool TILES, bool LOW, bool LINES>
-__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
-    fp8_block_kernel(const mz_cu_fp8_block g, const __grid_constant__ CUtensorMap a,
-                     const __grid_constant__ CUtensorMap b) {
+template <bool TILES, bool LOW, bool LINES> struct block_policy : tile_policy {
+    enum { STAGES = ::STAGES, SLOT = STAGE, BESIDE = WARPS * STRIP + STAGES * SCALE_BYTES };
+    enum : bool { UNROLLED = false };
+    using args = mz_cu_fp8_block;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ unsigned char fp8_block_shared[];
-    const uint32_t begin = shared_address(fp8_block_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
-    const uint32_t full = first + AT_BARRIERS, empty = full + STAGES * 8;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
-            barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CLUSTER * WARPS); // both blocks' warps read what either fetches
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    using walk = dense_walk<args, ROWS, COLS, L, BAND, true>;
+    using loads = block_loads<TILES>;
+    using warp = block_warp<TILES>;
+    using sums = block_sums<TILES, LOW, LINES>;
+    using fetch_stage = stage_by_turns<STAGES>;
+    using stage = stage_by_count<STAGES>;
+    static __device__ __forceinline__ bool fetches() {
+        return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0) == 0;
     }
-    cluster_sync();
-    wait_for_before();
-    if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (__shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0) == 0)
-            produce<TILES>(g, &a, &b, first, full, empty);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<TILES, LOW, LINES>(g, fp8_block_shared + (first - begin), first, full, empty);
-    }
-    __syncwarp();
-    cluster_sync(); // a block's memory stays while the other may still write to it
+    static __device__ __forceinline__ int readers(int) {
+        return CLUSTER * WARPS;
+    } // both blocks' read what either fetches
 #endif
-}
+};
 
 enum { BLOCK = 256 };
 __global__ void __launch_bounds__(BLOCK) add_parts_kernel(const mz_cu_fp8_block g) {
@@ -479,17 +438,10 @@ __global__ void __launch_bounds__(BLOCK)
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
-// Boxes of 128 × 128 bytes of a matrix [rows, inner]; what lies outside reads as zeros.
+// Boxes of 128 × 128 bytes of a matrix [rows, inner].
 bool describe(CUtensorMap *map, const void *data, int64_t rows, int64_t inner, int64_t stride) {
-    const tensor_map_encode encode = find_tensor_map_encode();
-    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(inner), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t pitch[] = {static_cast<cuuint64_t>(stride)};
-    const cuuint32_t box[] = {L, HALF}, steps[] = {1, 1};
     static_assert(ROWS == HALF, "one kind of box");
-    return encode != nullptr &&
-           encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(data), sizes, pitch, box, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    return describe_boxes<2>(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, {inner, rows}, {stride}, {L, HALF});
 }
 
 int64_t pairs_of(const mz_cu_fp8_block &g) {
@@ -498,15 +450,13 @@ int64_t pairs_of(const mz_cu_fp8_block &g) {
 
 template <bool TILES, bool LOW, bool LINES>
 cudaError_t run(cudaStream_t stream, const mz_cu_fp8_block &g, int sms, bool prepare) {
-    const auto kernel = fp8_block_kernel<TILES, LOW, LINES>;
+    using policy = block_policy<TILES, LOW, LINES>;
     if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        return prepare_tiles<policy>();
     CUtensorMap a, b;
     if (!describe(&a, g.a, g.rows, g.inner, g.a_stride) || !describe(&b, g.b, g.cols, g.inner, g.b_stride))
         return cudaErrorNotSupported;
-    const int64_t units = pairs_of(g) * g.splits, most = sms / CLUSTER, clusters = units < most ? units : most;
-    const cudaError_t error = launch_dependent(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)),
-                                               dim3(THREADS), BYTES, g, a, b);
+    const cudaError_t error = launch_tiles<policy>(stream, g, a, b, pairs_of(g) * g.splits, sms);
     if (error != cudaSuccess || g.splits == 1)
         return error;
     return launch_dependent(stream, add_parts_kernel, static_cast<unsigned>((g.rows * g.cols + BLOCK - 1) / BLOCK),

@@ -118,7 +118,7 @@ __device__ __forceinline__ void store(const mz_cu_grouped &g, int64_t first, int
 
 struct fp8_loads { // a warp's
     const fp8_tile &t;
-    __device__ __forceinline__ fp8_loads(const grouped_fp8_args &, const fp8_tile &of) : t(of) {}
+    __device__ __forceinline__ fp8_loads(const grouped_fp8_args &, const fp8_tile &of, uint32_t) : t(of) {}
     template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int l, const R &ring) const {
         const uint32_t ready = ring.full(), to = ring.slot();
         if (threadIdx.x == 0) {
@@ -161,7 +161,9 @@ template <int OP, bool WIDE, bool LOW> struct fp8_sums {
         for (int i = 0; i < 64; i++)
             total[i / 4][i % 4] += d[i / 4][i % 4];
     }
-    __device__ __forceinline__ void finish(const grouped_fp8_args &args, const fp8_warp &w, const fp8_tile &t) {
+    template <typename R>
+    __device__ __forceinline__ void finish(const grouped_fp8_args &args, const fp8_warp &w, const fp8_tile &t,
+                                           const R &) {
         const mz_cu_grouped &g = args.fp8.g;
 #pragma unroll
         for (int i = 0; i < 64; i++)
@@ -175,6 +177,7 @@ template <int OP, bool WIDE, bool LOW> struct fp8_sums {
 };
 
 template <int OP> struct fp8_walk {
+    static constexpr int pieces = 0;
     int64_t index = blockIdx.x, tiles;
     __device__ __forceinline__ fp8_walk(const grouped_fp8_args &g) : tiles(g.tiles) {}
     __device__ __forceinline__ bool more() const { return index < tiles; }

@@ -7,20 +7,12 @@
 // each tile of w: either fetches half of it for both.
 #include <type_traits>
 
-#include "barrier.cuh"
-#include "cluster.cuh"
 #include "host.cuh"
-#include "pdl_launch.cuh"
-#include "ptx.cuh"
+#include "tile_loop.cuh"
 #include "vec.cuh"
-#include "wgmma.cuh"
 
 namespace {
-enum { TILE = 128, L = 64, STAGES = 5, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND };
-enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), STAGING = TILE * TILE * 2 };
-enum { AT_STAGING = STAGES * STAGE, AT_BARRIERS = AT_STAGING + GROUPS * STAGING, ALIGN = 1024 };
-enum { BYTES = AT_BARRIERS + 2 * STAGES * 8 + ALIGN };
-static_assert(BYTES <= 227 * 1024, "shared memory of a block");
+enum { TILE = 128, L = 64, STAGES = 5, OPERAND = TILE * L * 2, STAGE = 2 * OPERAND, STAGING = TILE * TILE * 2 };
 
 // a [rows, inner]; w [cols, inner], with DACT and RECOMPUTE [inner, cols]; inner and cols multiples of 8, everything
 // 16-byte aligned. RECOMPUTE: DACT, and act_out.
@@ -43,17 +35,7 @@ constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
     return epilogue == RESIDUAL;
 }
 
-// --- turns ---------------------------------------------------------------------------------------------------------
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Turns: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile
-// after another, and no warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells
-// odd phases from even ones, no more).
-__device__ __forceinline__ void turn_wait(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
-}
-__device__ __forceinline__ void turn_pass(int group) {
-    asm volatile("bar.arrive %0, %1;" ::"r"((group ^ 1) + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
-}
 __device__ __forceinline__ void warpgroup_sync(int group) {
     asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(static_cast<int>(WARPGROUP)) : "memory");
 }
@@ -255,166 +237,115 @@ __device__ __forceinline__ void finish_derivative(const product &g, const place 
         store_sums(g, p, group, sums);
 }
 
-// --- the kernel ----------------------------------------------------------------------------------------------------
-// A cluster walks over pairs of tiles: columns first, so that the rows' operand is fetched once. No memory holds so
-// much that 32 bits do not count its tiles.
-struct walk {
-    uint32_t tile, tiles, step;
-    uint32_t across, steps; // tiles in a row, pieces of l
+// --- loads and products --------------------------------------------------------------------------------------------
+template <bool W_BY_ROWS> struct product_loads { // w [cols, inner], else [inner, cols]
+    uint32_t rank;
+    int row, col;
+    __device__ __forceinline__ product_loads(const product &, const tile_share &s, uint32_t block) : rank(block) {
+        row = static_cast<int>(s.down * CLUSTER + rank) * TILE;
+        col = static_cast<int>(s.right) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
+    }
+    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) const {
+        const uint32_t to = ring.slot(), half = to + OPERAND + rank * (OPERAND / CLUSTER);
+        barrier_wait(ring.empty(), ring.parity() ^ 1);
+        barrier_expect(ring.full(), STAGE);
+        fetch_box(to, maps.a, k * L, row, ring.full());
+        fetch_box_for_all(half, maps.b, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, ring.full());
+    }
 };
 
-__device__ __forceinline__ walk walk_begin(const product &g) {
-    walk w;
-    w.across = (g.cols + TILE - 1) / TILE;
-    w.steps = (g.inner + L - 1) / L;
-    w.tiles = static_cast<uint32_t>((g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE)) * w.across;
-    w.tile = blockIdx.x / CLUSTER;
-    w.step = gridDim.x / CLUSTER;
-    return w;
-}
-
-template <bool W_BY_ROWS> // w [cols, inner], else [inner, cols]
-__device__ __forceinline__ void produce(const product &g, const CUtensorMap *a, const CUtensorMap *w, uint32_t shared,
-                                        uint32_t full, uint32_t empty) {
-    walk t = walk_begin(g);
-    uint32_t rank = block_of_cluster();
-    int stage = 0;
-    uint32_t parity = 0;
-    for (; t.tile < t.tiles; t.tile += t.step) {
-        int row = static_cast<int>(t.tile / t.across * CLUSTER + rank) * TILE,
-            col = static_cast<int>(t.tile % t.across) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
-        for (int k = 0; k < static_cast<int>(t.steps); k++) {
-            uint32_t to = shared + stage * STAGE, half = to + OPERAND + rank * (OPERAND / CLUSTER);
-            barrier_wait(empty + stage * 8, parity ^ 1);
-            barrier_expect(full + stage * 8, STAGE);
-            fetch_box(to, a, k * L, row, full + stage * 8);
-            fetch_box_for_all(half, w, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, full + stage * 8);
-            if (++stage == STAGES)
-                stage = 0, parity ^= 1;
-        }
-    }
-}
-
-template <typename T, int EPILOGUE>
-__device__ __forceinline__ void consume(const product &g, unsigned char *shared, uint32_t address, uint32_t full,
-                                        uint32_t empty) {
-    constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
-    int thread = static_cast<int>(threadIdx.x) - WARPGROUP, group = group_of(thread), warp = thread % WARPGROUP / 32;
-    uint32_t rank = block_of_cluster();
-    walk t = walk_begin(g);
+template <typename T, int EPILOGUE> struct product_sums {
+    using ahead = rows_ahead<typename std::conditional<EPILOGUE == RESIDUAL, float4, uint2>::type>;
     place p;
-    p.lane = thread & 31;
-    p.staging = reinterpret_cast<float *>(shared + AT_STAGING + group * STAGING + warp * (STAGING / 4));
-    if (group == 1)
-        turn_pass(group); // the first turn is the other's
-    uint32_t count = 0;   // pieces before this tile's first
-    for (int turn = 0; t.tile < t.tiles; t.tile += t.step, turn ^= 1, count += t.steps) {
-        if (turn != group)
-            continue;
-        p.row = (t.tile / t.across * CLUSTER + rank) * TILE + warp * 16;
-        p.col = static_cast<int>(t.tile % t.across) * TILE + p.lane * 4;
+    ahead inputs;
+    float d[2][16][4];
+    uint32_t before = 0; // the stage that products under way read
+    __device__ __forceinline__ product_sums(const product &g, const tile_warp &w, const tile_share &s) {
+        p = {(s.down * CLUSTER + w.rank) * TILE + w.warp * 16, static_cast<int>(s.right) * TILE + w.lane * 4};
         p.inside = p.col < g.cols;
-        rows_ahead<typename std::conditional<EPILOGUE == RESIDUAL, float4, uint2>::type> ahead;
+        p.lane = w.lane;
+        p.staging =
+            reinterpret_cast<float *>(w.memory.shared + STAGES * STAGE + w.group * STAGING + w.warp * (STAGING / 4));
         if constexpr (EPILOGUE == RESIDUAL)
-            ahead.load(g, p, g.residual, 0);
+            inputs.load(g, p, g.residual, 0);
         else
-            ahead.load(g, p, g.preact, 0);
-        float d[2][16][4];
+            inputs.load(g, p, g.preact, 0);
 #pragma unroll
         for (int i = 0; i < 128; i++)
             d[i / 64][i / 4 % 16][i % 4] = 0;
-        uint32_t stage = count % STAGES, before = 0;
-        uint32_t parity = count / STAGES & 1;
-        turn_wait(group);
-        for (int k = 0; k < static_cast<int>(t.steps); k++) {
-            barrier_wait(full + stage * 8, parity);
-            uint64_t a = wgmma_operand(address + stage * STAGE, L * 128),
-                     w = wgmma_operand(address + stage * STAGE + OPERAND, L * 128);
-            wgmma_begin();
-#pragma unroll
-            for (int l = 0; l < L; l += 16) {
-                uint64_t at = w + (W_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4);
-                wgmma_multiply<T, 0, !W_BY_ROWS>(d[0], a + (l * 2 >> 4), at);
-                wgmma_multiply<T, 0, !W_BY_ROWS>(d[1], a + ((64 * 128 + l * 2) >> 4), at);
-            }
-            wgmma_commit();
-            if (k > 0) {
-                wgmma_wait<1>();
-                if (p.lane < CLUSTER)
-                    barrier_arrive_at(empty + before * 8, p.lane);
-            }
-            before = stage;
-            if (++stage == STAGES)
-                stage = 0, parity ^= 1;
-        }
-        turn_pass(group);
-        wgmma_wait<0>();
-        if (p.lane < CLUSTER)
-            barrier_arrive_at(empty + before * 8, p.lane);
-        if constexpr (EPILOGUE == RESIDUAL)
-            finish_residual(g, p, d, ahead);
-        else
-            finish_derivative<T, EPILOGUE == RECOMPUTE>(g, p, group, d, ahead);
     }
-}
+    template <typename R>
+    __device__ __forceinline__ void multiply(const product &, const tile_warp &w, const tile_share &, int k,
+                                             const R &ring) {
+        constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
+        barrier_wait(ring.full(), ring.parity());
+        const uint64_t a = wgmma_operand(ring.slot(), L * 128), b = wgmma_operand(ring.slot() + OPERAND, L * 128);
+        wgmma_begin();
+#pragma unroll
+        for (int l = 0; l < L; l += 16) {
+            const uint64_t at = b + (W_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4);
+            wgmma_multiply<T, 0, !W_BY_ROWS>(d[0], a + (l * 2 >> 4), at);
+            wgmma_multiply<T, 0, !W_BY_ROWS>(d[1], a + ((64 * 128 + l * 2) >> 4), at);
+        }
+        wgmma_commit();
+        if (k > 0) {
+            wgmma_wait<1>();
+            if (w.lane < CLUSTER)
+                barrier_arrive_at(ring.m.empty + before * 8, w.lane);
+        }
+        before = ring.stage();
+    }
+    template <typename R>
+    __device__ __forceinline__ void finish(const product &g, const tile_warp &w, const tile_share &, const R &ring) {
+        wgmma_wait<0>();
+        if (w.lane < CLUSTER)
+            barrier_arrive_at(ring.m.empty + before * 8, w.lane);
+        if constexpr (EPILOGUE == RESIDUAL)
+            finish_residual(g, p, d, inputs);
+        else
+            finish_derivative<T, EPILOGUE == RECOMPUTE>(g, p, w.group, d, inputs);
+    }
+};
 #endif
 
-template <typename T, int EPILOGUE>
-__global__ void __launch_bounds__(THREADS, 1) IN_CLUSTERS
-    product_kernel(const product g, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap w) {
+template <typename T, int EPILOGUE> struct product_policy : tile_policy {
+    enum { STAGES = ::STAGES, SLOT = STAGE, BESIDE = GROUPS * STAGING };
+    enum : bool { BY_TURNS = true };
+    using args = product;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    extern __shared__ unsigned char product_shared[];
-    uint32_t begin = shared_address(product_shared), first = (begin + ALIGN - 1) / ALIGN * ALIGN;
-    uint32_t full = first + AT_BARRIERS, empty = full + STAGES * 8;
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; s++) {
-            barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, CLUSTER * 4); // the warps of the warpgroups, one of each block, that use it
-        }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    using walk = dense_walk<product, TILE, TILE, L, 1, false>;
+    using loads = product_loads<by_rows(EPILOGUE)>;
+    using warp = tile_warp;
+    using sums = product_sums<T, EPILOGUE>;
+    using stage = stage_by_turns<STAGES>;
+    using fetch_stage = stage;
+    // The warps of the warpgroups, one of each block, that use a stage.
+    static __device__ __forceinline__ int readers(int) {
+        return CLUSTER * WARPS / GROUPS;
     }
-    cluster_sync();
-    wait_for_before();
-    if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0)
-            produce<by_rows(EPILOGUE)>(g, &a, &w, first, full, empty);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<T, EPILOGUE>(g, product_shared + (first - begin), first, full, empty);
-    }
-    __syncwarp();
-    cluster_sync(); // a block's memory stays while the other may still write to it
 #endif
-}
+};
 
 // --- launching -----------------------------------------------------------------------------------------------------
 // Describes boxes of `box` rows of 64 elements of a matrix [rows, cols].
 bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64_t cols, int box) {
-    tensor_map_encode encode = find_tensor_map_encode();
-    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
-    const cuuint64_t pitch[] = {static_cast<cuuint64_t>(cols) * 2};
-    const cuuint32_t boxes[] = {L, static_cast<cuuint32_t>(box)}, steps[] = {1, 1};
-    return encode != nullptr && (dtype == MEZZO_BF16 || dtype == MEZZO_F16) &&
-           encode(map, dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2,
-                  const_cast<void *>(data), sizes, pitch, boxes, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    const CUtensorMapDataType type =
+        dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    return (dtype == MEZZO_BF16 || dtype == MEZZO_F16) &&
+           describe_boxes<2>(map, type, data, {cols, rows}, {cols * 2}, {L, box});
 }
 
 template <typename T, int EPILOGUE> cudaError_t run(cudaStream_t stream, const product &g, int sms, bool prepare) {
-    auto kernel = product_kernel<T, EPILOGUE>;
+    using policy = product_policy<T, EPILOGUE>;
     if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+        return prepare_tiles<policy>();
     CUtensorMap a, w;
-    bool rows = by_rows(EPILOGUE);
+    const bool rows = by_rows(EPILOGUE);
     if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE) ||
         !describe(&w, g.dtype, g.w, rows ? g.cols : g.inner, rows ? g.inner : g.cols, L))
         return cudaErrorNotSupported;
-    int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
-    int64_t most = sms / CLUSTER, clusters = pairs < most ? pairs : most;
-    return launch_dependent(stream, kernel, dim3(static_cast<unsigned>(clusters * CLUSTER)), dim3(THREADS), BYTES, g, a,
-                            w);
+    const int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
+    return launch_tiles<policy>(stream, g, a, w, pairs, sms);
 }
 
 template <typename T> cudaError_t of(cudaStream_t stream, const product &g, int sms, bool prepare) {

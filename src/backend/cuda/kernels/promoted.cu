@@ -54,8 +54,8 @@ __device__ __forceinline__ void fetch_term(uint32_t to, const CUtensorMap *map, 
 
 template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_loads {
     int rank, row, col;
-    __device__ __forceinline__ promoted_loads(const mz_cu_promoted &, const share &s) {
-        rank = static_cast<int>(block_of_cluster());
+    __device__ __forceinline__ promoted_loads(const mz_cu_promoted &, const share &s, uint32_t block)
+        : rank(static_cast<int>(block)) {
         row = static_cast<int>(s.row) + static_cast<int>(rank) * TILE, col = s.col + static_cast<int>(rank) * HALF;
     }
     template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) const {
@@ -151,7 +151,9 @@ template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_sums {
         for (int i = 0; i < 64; i++)
             total[i / 4][i % 4] += d[i / 4][i % 4];
     }
-    __device__ __forceinline__ void finish(const mz_cu_promoted &g, const tile_warp &w, const share &s) const {
+    template <typename R>
+    __device__ __forceinline__ void finish(const mz_cu_promoted &g, const tile_warp &w, const share &s,
+                                           const R &) const {
         store(g, s.row + w.rank * TILE + w.group * HALF + w.warp * 16, s.col, s.split, total);
     }
 };

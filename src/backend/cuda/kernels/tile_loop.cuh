@@ -31,8 +31,12 @@
 enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32, SHARED_ALIGN = 1024 };
 
 struct tile_policy {
-    enum { SLOTS = 1, BESIDE = 0, STEP = 1 };           // BESIDE: bytes of shared memory after the ring
-    enum : bool { CLUSTERED = true, BY_TURNS = false }; // two blocks share boxes; the warpgroups take turns at tiles
+    enum { SLOTS = 1, BESIDE = 0, STEP = 1 }; // BESIDE: bytes of shared memory after the ring
+    enum : bool {
+        CLUSTERED = true, // two blocks share boxes
+        BY_TURNS = false, // the warpgroups take turns at tiles
+        UNROLLED = true   // the fetching loop may be
+    };
     static __device__ __forceinline__ bool fetches() { return threadIdx.x == 0; } // whether the thread fetches
 };
 
@@ -53,32 +57,33 @@ struct tile_memory {
     uint32_t address, full, empty; // the same as an address; the barriers' addresses
 };
 
-// A cluster's unit of work: tiles of ROWS × COLS results, one below the other, and one of g.splits shares of their
-// sums.
+// Holds a cluster's unit of work: two tiles, one below the other, and the pieces `from` … `to` - 1 of their sums.
 struct tile_share {
     static constexpr bool any = true;
-    unsigned down, right; // the pair's place among pairs of tiles
-    int split, from, to;  // pieces of the sum
+    unsigned down, right; // which pair of tiles
+    int split, from, to;  // which part of the sum
 };
 
-// Deals out the units of g.rows × g.cols results. Tiles are taken in bands of BAND pairs, column by column of a band:
-// as many columns of b as rows of a are read at a time. Row by row of long rows, all of b would pass by for two pairs.
-template <typename A, int ROWS, int COLS, int L, int BAND> struct dense_walk {
+// Deals out tiles of ROWS × COLS of g.rows × g.cols results; DIVIDED: and g.splits parts of the sum of g.inner terms.
+// They are taken in bands of BAND pairs, column by column of a band: as many columns of b as rows of a are read at a
+// time. Row by row of long rows, all of b would pass by for two pairs of tiles.
+template <typename A, int ROWS, int COLS, int L, int BAND, bool DIVIDED> struct dense_walk {
     unsigned unit, units, step, tiles, across, down; // no memory holds 2³² tiles
     int pieces;
     __device__ __forceinline__ dense_walk(const A &g) {
         across = static_cast<unsigned>((g.cols + COLS - 1) / COLS);
-        down = static_cast<unsigned>((g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS));
         pieces = static_cast<int>((g.inner + L - 1) / L);
-        tiles = down * across;
-        units = tiles * static_cast<unsigned>(g.splits);
+        down = static_cast<unsigned>((g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS));
+        units = tiles = down * across;
+        if constexpr (DIVIDED)
+            units *= static_cast<unsigned>(g.splits);
         unit = blockIdx.x / CLUSTER;
         step = gridDim.x / CLUSTER;
     }
     __device__ __forceinline__ bool more() const { return unit < units; }
     __device__ __forceinline__ void next() { unit += step; }
     __device__ __forceinline__ tile_share find(const A &g) const {
-        const unsigned split = unit / tiles, index = unit - split * tiles;
+        const unsigned split = DIVIDED ? unit / tiles : 0, index = unit - split * tiles;
         tile_share s;
         if constexpr (BAND > 1) {
             const unsigned first = index / (BAND * across) * BAND,
@@ -91,15 +96,18 @@ template <typename A, int ROWS, int COLS, int L, int BAND> struct dense_walk {
             s.right = index % across;
         }
         s.split = static_cast<int>(split);
-        s.from = static_cast<int>(static_cast<int64_t>(pieces) * s.split / g.splits);
-        s.to = static_cast<int>(static_cast<int64_t>(pieces) * (s.split + 1) / g.splits);
+        s.from = 0, s.to = pieces;
+        if constexpr (DIVIDED) {
+            s.from = static_cast<int>(static_cast<int64_t>(pieces) * s.split / g.splits);
+            s.to = static_cast<int>(static_cast<int64_t>(pieces) * (s.split + 1) / g.splits);
+        }
         return s;
     }
     __device__ __forceinline__ tile_share tile(const A &, const tile_share &s) const { return s; }
 };
 
-// Where in a ring of N stages a loop is: parity changes with every turn of the ring. Two ways to know it: by the number
-// of pieces so far, or by going from stage to stage.
+// Where in a ring of N stages a loop is: parity changes with every turn of the ring. A loop knows it by the number of
+// pieces so far, or goes from stage to stage.
 template <int N> struct stage_by_count {
     uint32_t count = 0;
     __device__ __forceinline__ uint32_t stage() const { return count % N; }
@@ -114,11 +122,9 @@ template <int N> struct stage_by_turns {
         if (++at == N)
             at = 0, turn ^= 1;
     }
-    __device__ __forceinline__ void skip(uint32_t pieces) {
-        at += pieces;
-        turn ^= at / N & 1;
-        at %= N;
-    }
+    __device__ __forceinline__ void begin(uint32_t count) {
+        at = count % N, turn = count / N & 1;
+    } // after `count` pieces
 };
 
 template <typename P, typename STAGE> struct tile_ring : STAGE {
@@ -134,52 +140,77 @@ template <typename P, typename STAGE> struct tile_ring : STAGE {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-struct tile_warp {         // of a multiplying warpgroup
+struct tile_warp { // of a multiplying warpgroup
+    const tile_memory &memory;
     int group, warp, lane; // which warpgroup; which warp of it
     uint32_t rank;         // which block of the cluster
-    template <typename A> __device__ __forceinline__ tile_warp(const A &, const tile_memory &) {
+    template <typename A> __device__ __forceinline__ tile_warp(const A &, const tile_memory &m) : memory(m) {
         const int thread = static_cast<int>(threadIdx.x) - WARPGROUP;
         group = group_of(thread), warp = thread % WARPGROUP / 32, lane = thread & 31;
         rank = block_of_cluster();
     }
+    __device__ __forceinline__ void end() const {} // after the last tile
 };
 #endif
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <typename P>
 __device__ __forceinline__ void fetch_tiles(const typename P::args &g, const tile_maps &maps, const tile_memory &m) {
+    const uint32_t rank = block_of_cluster();
     tile_ring<P, typename P::fetch_stage> ring(m);
     for (typename P::walk w(g); w.more(); w.next()) {
         const auto place = w.find(g);
         if (!place.any)
             break;
         const auto t = w.tile(g, place);
-        typename P::loads loads(g, t);
-        for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
-            loads.fetch(maps, k, ring);
+        typename P::loads loads(g, t, rank);
+        if constexpr (P::UNROLLED) {
+            for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
+                loads.fetch(maps, k, ring);
+        } else {
+#pragma unroll 1
+            for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
+                loads.fetch(maps, k, ring);
+        }
     }
 }
 
+// BY_TURNS: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile
+// after another, and no warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells
+// odd phases from even ones, no more).
+__device__ __forceinline__ void turn_wait(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
+}
+__device__ __forceinline__ void turn_pass(int group) {
+    asm volatile("bar.arrive %0, %1;" ::"r"((group ^ 1) + 3), "r"(static_cast<int>(2 * WARPGROUP)) : "memory");
+}
+
 template <typename P> __device__ __forceinline__ void multiply_tiles(const typename P::args &g, const tile_memory &m) {
-    const typename P::warp warp(g, m);
+    typename P::warp warp(g, m);
+    typename P::walk w(g);
     tile_ring<P, typename P::stage> ring(m);
-    int turn = 0;
-    for (typename P::walk w(g); w.more(); w.next(), turn ^= 1) {
+    if (P::BY_TURNS && warp.group == 1)
+        turn_pass(warp.group); // the first turn is the other's
+    uint32_t before = 0;       // pieces of the tiles before
+    for (int turn = 0; w.more(); w.next(), turn ^= 1, before += w.pieces) {
+        if (P::BY_TURNS && turn != warp.group)
+            continue;
         const auto place = w.find(g);
         if (!place.any)
             break;
         const auto t = w.tile(g, place);
-        if constexpr (P::BY_TURNS) {
-            if (turn != warp.group) {
-                ring.skip(t.to - t.from);
-                continue;
-            }
-        }
         typename P::sums sums(g, warp, t);
+        if constexpr (P::BY_TURNS) {
+            ring.begin(before);
+            turn_wait(warp.group);
+        }
         for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
             sums.multiply(g, warp, t, k, ring);
-        sums.finish(g, warp, t);
+        if (P::BY_TURNS)
+            turn_pass(warp.group);
+        sums.finish(g, warp, t, ring);
     }
+    warp.end();
 }
 #endif
 
