@@ -40,28 +40,22 @@ row() { # FILE HEADER VALUE…: appends a row, which card and commit end
     echo "${line:1}" | tee -a "$file" | cut -c1-170
 }
 
-# NAME OPTION…: trains in the folder NAME, at most ROW_LIMIT (60) seconds, and adds a row to steps.csv: the steps' times without the first third of them.
-# Text is read in bytes unless DATA names other data. RANKS: so many, by mezzo launch.
+# NAME OPTION…: trains in the folder NAME, at most ROW_LIMIT (60) seconds, and adds a row to steps.csv: the steps' times without the first third of them, also
+# of a run that is cut or fails. Text is read in bytes unless DATA names other data. RANKS: so many, by mezzo launch.
 steps() {
-    local name=$1 command=() launch=()
+    local name=$1 command=() launch=() found code
     shift
     [[ -z ${RANKS:-} ]] || launch=(launch -n "$RANKS" --)
     command=("${launch[@]}" train --data "${DATA:-$text}" --device "$device" --warmup 2 --log-every 1 --eval-every 0 --eval-iters 1
         --eval-final=false --sample-every -1 --checkpoint-every -1 --quiet "$@")
     [[ -n ${DATA:-} ]] || command+=(--tokenizer byte)
     rm -rf "$name"
-    capped "${ROW_LIMIT:-60}" "$mezzo" "${command[@]}" --out "$name" >"$out/$name.log" 2>&1 ||
-        { echo "FAIL: $name: $(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-300)" && return 1; }
-    local found
-    found=$(python3 -c '
-import json, statistics, sys
-rows = [r for r in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")) if "train/loss" in r]
-ms = [r["perf/step_ms"] for r in rows if "perf/step_ms" in r]
-ms = ms[len(ms) // 3:]
-memory = max(r.get("perf/memory_bytes", 0) for r in rows) / 2**20
-numbers = [f"{x:.3f}" for x in (statistics.median(ms), min(ms), max(ms), statistics.mean(ms))]
-print(*numbers, f"{memory:.0f}", *(f"{r[sys.argv[2]]:.5f}" for r in (rows[0], rows[-1])))
-' "$name" train/loss) || return 1
+    capped "${ROW_LIMIT:-60}" "$mezzo" "${command[@]}" --out "$name" >"$out/$name.log" 2>&1
+    code=$?
+    [[ $code -eq 0 ]] || echo "FAIL: $name: exit code $code, $(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-300)"
+    found=$(python3 "$root/bench/gpu/steps.py" "$name/metrics.jsonl") || return 1
     # shellcheck disable=SC2086
-    row steps.csv name,median_ms,min_ms,max_ms,mean_ms,mib,first_loss,last_loss,command "$name" $found "mezzo ${command[*]//$work\//}"
+    row steps.csv name,steps,median_ms,min_ms,max_ms,mean_ms,tokens_per_s,mib,first_loss,last_loss,exit_code,command "$name" $found "$code" \
+        "mezzo ${command[*]//$work\//}"
+    return $code
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # muon_ranks: on all GPUs, whether Muon and NorMuon have the bits of one GPU whatever ranks share, with widths of 66 and 128 and --reduce canonical
-# (bits.csv), and steps of GPT-2 124M with AdamW and Muon in turns, 32 x 1,024 tokens a rank (steps.csv).
+# (bits.csv), and steps of GPT-2 124M with AdamW and Muon in turns, every --shard, 32 x 1,024 tokens a rank (steps.csv).
 . "$(dirname "$0")/common.sh"
 ranks=$(pick "$gpus" 2)
 bits() { # KIND WIDTH
@@ -20,7 +20,7 @@ bits() { # KIND WIDTH
         done
     done
 }
-for turn in 1 2; do for shard in gradients optimizer; do for kind in adamw muon; do
+for turn in 1 2; do for shard in gradients optimizer parameters none; do for kind in adamw muon; do
     # shellcheck disable=SC2046
     ! time_for 20 "$kind, $shard, turn $turn" || RANKS=$ranks steps "$kind-$shard-$turn" $(pick \
         "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \

@@ -5,13 +5,14 @@ usage: torchrun --nproc-per-node N torch_ddp.py [--iters N] CASE...
              a step has MICRO [1] micro batches, of which the last alone exchanges gradients (ddp and zero1)
   MODEL      gpt2 (124M), small medium large xl 2.7B (vocabulary 10,000), as in torch_gpt2.py;
              llama-8B (transformers' LlamaForCausalLM of Llama 3.1's sizes; fsdp alone, each block compiled, its activations
-             recomputed where RECOMPUTE=1)
+             recomputed where RECOMPUTE=1; the loss compiled too)
   WAY        ddp    DistributedDataParallel; plain on one GPU
              zero1  the same with ZeroRedundancyOptimizer
              fsdp   fully_shard of every block and the whole: parameters in BF16, gradients reduced in FP32
 
 A step is forward and backward in BF16 (torch.compile), clipping at 1.0 and fused AdamW; ms_step is the median of rank 0's CUDA-event
-times, tokens a second are all GPUs', memory is rank 0's allocator's peak. NVLink's multicast is off.
+times, tokens a second are all GPUs', memory is rank 0's allocator's peak. NVLink's multicast is off. DEVICE=cpu tries it with ranks of a CPU; TINY=1
+makes the Llama tiny.
 """
 import contextlib, os, re, sys
 
@@ -22,6 +23,7 @@ import torch.distributed as dist
 from torch_gpt2 import GPT, SIZES, milliseconds
 
 SHAPES = {"gpt2": (32, 1024)}  # others: 4 x 1,024
+DEVICE = os.environ.get("DEVICE", "cuda")
 
 
 def describe(case):
@@ -49,15 +51,16 @@ class Llama(torch.nn.Module):
         super().__init__()
         from transformers import LlamaConfig, LlamaForCausalLM
 
+        width, hidden, layers = (64, 128, 2) if os.environ.get("TINY") == "1" else (4096, 14336, 32)
         net = LlamaForCausalLM(LlamaConfig(
-            vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+            vocab_size=128256, hidden_size=width, intermediate_size=hidden, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8,
             max_position_embeddings=tokens, rope_theta=5e5, rms_norm_eps=1e-5, use_cache=False, attn_implementation="sdpa"))
         self.net, self.head = net.model, net.lm_head
         self.blocks = self.net.layers
+        self.loss = torch.compile(lambda logits, targets: torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()))
 
     def forward(self, ids, targets):
-        logits = self.head(self.net(input_ids=ids, use_cache=False).last_hidden_state)
-        return torch.nn.functional.cross_entropy(logits.view(-1, logits.shape[-1]).float(), targets.reshape(-1))
+        return self.loss(self.head(self.net(input_ids=ids, use_cache=False).last_hidden_state), targets)
 
 
 def distribute(net, way, device):
@@ -76,7 +79,7 @@ def distribute(net, way, device):
             fully_shard(block, mp_policy=policy)
         forward = fully_shard(net, mp_policy=policy)
     elif dist.get_world_size() > 1:
-        forward = torch.nn.parallel.DistributedDataParallel(net, device_ids=[device], gradient_as_bucket_view=True)
+        forward = torch.nn.parallel.DistributedDataParallel(net, device_ids=[device] if DEVICE == "cuda" else None, gradient_as_bucket_view=True)
     else:
         forward = net
     if way == "zero1" and dist.get_world_size() > 1:
@@ -91,20 +94,20 @@ def distribute(net, way, device):
 def measure(case, iters, device):
     model, way, batch, tokens, micro, vocab, sizes = describe(case)
     torch._dynamo.reset()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(0)
     with torch.device(device):
         net = GPT(vocab, tokens, *sizes) if sizes else Llama(tokens)
     count = sum(p.numel() for p in net.parameters())
     forward, optimizer = distribute(net, way, device)
-    torch.cuda.reset_peak_memory_stats()
+    if DEVICE == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     torch.manual_seed(1 + dist.get_rank())
     ids = torch.randint(0, vocab, (batch, tokens), device=device)
     targets = torch.randint(0, vocab, (batch, tokens), device=device)
 
     def forward_backward(parts):
-        with contextlib.nullcontext() if way == "fsdp" else torch.autocast("cuda", torch.bfloat16):
+        with contextlib.nullcontext() if way == "fsdp" else torch.autocast(DEVICE, torch.bfloat16):
             loss = forward(ids, targets)
         (loss if parts == 1 else loss / parts).backward()
         return loss
@@ -124,14 +127,15 @@ def measure(case, iters, device):
         step()
     times = []
     for _ in range(iters):
-        ms, loss = milliseconds(step, "cuda")
+        ms, loss = milliseconds(step, DEVICE)
         times.append(ms)
     if dist.get_rank() > 0:
         return
     ms, ranks = sorted(times)[len(times) // 2], dist.get_world_size()
     batches = f"{batch}x{micro}" if micro > 1 else batch
-    print(f"torch {torch.__version__},{torch.cuda.get_device_name()},{ranks},{model},{batches},{tokens},bf16,{way},{count},{ms:.3f},"
-          f"{min(times):.3f},{ranks * batch * micro * tokens / ms * 1e3:.0f},{torch.cuda.max_memory_allocated() / 2**20:.0f},{loss.item():.4f}",
+    name, peak = (torch.cuda.get_device_name(), torch.cuda.max_memory_allocated()) if DEVICE == "cuda" else ("CPU", 0)
+    print(f"torch {torch.__version__},{name},{ranks},{model},{batches},{tokens},bf16,{way},{count},{ms:.3f},"
+          f"{min(times):.3f},{ranks * batch * micro * tokens / ms * 1e3:.0f},{peak / 2**20:.0f},{loss.item():.4f}",
           flush=True)
 
 
@@ -146,9 +150,10 @@ def main():
         sys.exit(__doc__)
     for case in arguments:
         describe(case)
-    device = int(os.environ["LOCAL_RANK"])
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl")
+    device = int(os.environ["LOCAL_RANK"]) if DEVICE == "cuda" else "cpu"
+    if DEVICE == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
     if dist.get_rank() == 0:
         print("system,device,ranks,model,batch,tokens,precision,way,params,ms_step,ms_best,tokens_per_second,peak_mib,loss", flush=True)
     for case in arguments:
