@@ -247,9 +247,10 @@ static void print_plan(const asked *a) {
     cli_tell(
         "Autocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that a "
         "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values shared memory, "
-        "%s's activations would take %s. mezzo train also keeps programs for evaluation (%s) and sampling (%s).",
+        "%s's activations would take %s. mezzo train also keeps programs for evaluation (%s)%s%s%s.",
         mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
-        mib(base->f.evaluation, text, sizeof text), mib(base->f.sampling, sampling, sizeof sampling));
+        mib(base->f.evaluation, text, sizeof text), base->f.sampling > 0 ? " and sampling (" : "",
+        base->f.sampling > 0 ? mib(base->f.sampling, sampling, sizeof sampling) : "", base->f.sampling > 0 ? ")" : "");
     if (base->f.replay > 0)
         cli_tell("--replay keeps %s beside them.", mib(base->f.replay, text, sizeof text));
 }
