@@ -34,9 +34,9 @@ static const char *value_word(const char *type) {
     return "NAME";
 }
 
-static const char file_words[] = "FILE DIR PATH RUN", // of options, and keys
-    file_keys[] = "data.path data.train data.val data.tokenizer data.features data.labels train.out train.resume "
-                  "train.init";
+static const char file_words[] = "FILE DIR FOLDER PATH RUN", // of options, and keys
+    file_keys[] = "model.name data.path data.train data.val data.tokenizer data.features data.labels data.latents "
+                  "train.out train.resume train.init";
 
 static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli_listed *), void *user) {
     char name[NAME_BYTES];

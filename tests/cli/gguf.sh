@@ -127,6 +127,7 @@ refuse 2 "cut off" -- import short.gguf --out no-run
 
 # --- files of others: pieces of sentencepiece come back as they were, and what is wrong is named
 run 0 import "$MEZZO_TESTS/fuzz/corpus/gguf/q8_0" --out pieces
+grep -A9 '"merges"' pieces/tokenizer.json | tr -d ' \n' | grep -qF '"merges":[["a","b"],["▁","a"]]' || fail "pieces are not joined by their scores"
 run 0 export pieces --gguf f32 --out pieces.gguf
 run 0 import pieces.gguf --out pieces-again
 cmp pieces/$weights pieces-again/$weights || fail "the values of q8_0 changed on their way"

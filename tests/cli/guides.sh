@@ -40,6 +40,24 @@ shows "$ERR" '"train"'
 offers() {
     bash --norc -c '. ./completion.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _mezzo; printf "%s\n" "${COMPREPLY[@]}"' - "$@"
 }
+# zsh and fish offer files where an option or key takes them, and nowhere else.
+while read -r subcommand option files; do
+    fish=$(grep -F "from $subcommand' -l $option " completion.fish)
+    zsh=$(sed -n "/^    $subcommand)/,/;;/p" completion.zsh | grep -F -- "'--$option=[")
+    [[ -n $fish && -n $zsh ]] || fail "$subcommand --$option is not completed"
+    [[ $(grep -c -- " -r -F " <<<"$fish") == "$files" && $(grep -c ":_files'" <<<"$zsh") == "$files" ]] ||
+        fail "$subcommand --$option: other files than expected: $fish $zsh"
+done <<'OPTIONS'
+train data 1
+train model 1
+train init 1
+train steps 0
+train loss 0
+eval truth 1
+eval iters 0
+sample data 1
+import adapter 1
+OPTIONS
 touch text.txt
 [[ $(offers mezzo tr) == train ]] || fail "bash: mezzo tr"
 [[ $(offers mezzo train --prec) == --precision ]] || fail "bash: mezzo train --prec"

@@ -39,6 +39,13 @@ for n in 0 1 2 3 4 5; do
 done
 ((noticed >= 3)) || fail "of six flips only $noticed were noticed"
 
+# Every element of a gradient is compared, also where the update is not replayed: bit 30 of elements 0, 255 … 1,023 of 1,024.
+for bit in 30 8190 16382 24574 32766; do
+    launch 0 2 "gradient-$bit" --shard optimizer --reduce canonical --replay 1 --replay-policy continue --inject "flip@3:grad/h.0.mlp.c_fc.weight#$bit"
+    grep -q "two different results" "$ERR" || fail "a flip in bit $bit of a gradient was not noticed"
+    same plain-optimizer "gradient-$bit"
+done
+
 # A bit flips in every step, somewhere in what rank 1 receives: whatever it changes is noticed, and undone.
 struck() { # RUN-WITHOUT RUN OPTION…
     export MEZZO_INJECT_RANK=1 MEZZO_INJECT_ROWS=$PWD/rows

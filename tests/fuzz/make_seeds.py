@@ -447,7 +447,7 @@ BYTES = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokeniz
          "tokenizer.chat_template": "{{ messages[0].content }}"}
 PIECES = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "\u2581a", "ab"]
 SENTENCES = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": PIECES,
-             "tokenizer.ggml.scores": [0.0] * 259 + [-9.0, -9.0, -9.0, -1.0, -2.0],
+             "tokenizer.ggml.scores": [0.0] * 259 + [-9.0, -9.0, -9.0, -2.0, -1.0],  # not in the order of the tokens
              "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * 5, "tokenizer.ggml.bos_token_id": 1,
              "tokenizer.ggml.eos_token_id": 2}
 

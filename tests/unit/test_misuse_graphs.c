@@ -229,6 +229,7 @@ TEST(ops_that_do_not_fit) {
     SPOILS(mezzo_average_pool(g, x, 0));
     SPOILS(mezzo_time_embedding(g, i, 4, 1, 1e4f));
     SPOILS(mezzo_normal(g, x, 1, (const int64_t[]){2}));
+    SPOILS(mezzo_normal(g, mezzo_constant(g, MEZZO_I32, 1, 2, (const int64_t[]){4, 2}), 2, (const int64_t[]){3, 5}));
     SPOILS(mezzo_layernorm(g, x, x, none, 1e-5f));
     SPOILS(mezzo_layernorm(g, x, none, none, (float)NAN));
     SPOILS(mezzo_rmsnorm(g, x, none, -1));
