@@ -121,12 +121,6 @@ template <typename T> struct copier {
     }
 };
 
-__device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's copies wrote, the matrix unit may read
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // A warp's 16 × 128: thread l holds columns 8·j + 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
 __device__ __forceinline__ void store(const problem &v, float *out, float *bias, int m0, int c0,
                                       const float (&d)[16][4]) {
@@ -180,7 +174,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
     int at = 0, next = STAGES - 2;
     for (int p = 0; p < pieces; p++) {
         copies_wait<STAGES - 3>();
-        copies_to_matrix_unit();
+        writes_to_matrix_unit();
         __syncthreads(); // both warpgroups have done with piece p - 2, and with the spots of piece p + 1
         const uint64_t a = wgmma_operand(first + at * STAGE + half * BLOCK, BLOCK);
         const uint64_t b = wgmma_operand(first + at * STAGE + OPERAND, BLOCK);

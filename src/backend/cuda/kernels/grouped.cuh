@@ -10,6 +10,7 @@
 #define MZ_GROUPED_CUH
 
 #include "launch.h"
+#include "ptx.cuh"
 
 template <int OP> struct grouped_layout {
     static constexpr bool A_CONTIGUOUS = OP != MZ_CU_GROUPED_DW, B_CONTIGUOUS = OP == MZ_CU_GROUPED_Y;
@@ -91,6 +92,61 @@ template <int OP, int TILE> __device__ __forceinline__ grouped_tile grouped_find
         t.m = g.n - m0, t.c = g.k - c0, t.l = last - first;
     }
     return t;
+}
+
+// Stores a warp's results from (m0, c0) of the tile on, as matrix instructions leave them: of each 16 × 8, thread l
+// holds columns 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
+template <int I, int J>
+__device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0,
+                                           const float (&sum)[I][J][4]) {
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    float *out = static_cast<float *>(g.out.data) + t.out;
+#pragma unroll
+    for (int i = 0; i < I; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int m = m0 + i * 16 + r * 8 + (lane >> 2);
+            if (m >= t.m)
+                continue;
+#pragma unroll
+            for (int j = 0; j < J; j++) {
+                int c = c0 + j * 8 + (lane & 3) * 2;
+                if (c >= t.c)
+                    continue;
+                float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * t.out_row + c);
+                float2 x = make_float2(sum[i][j][2 * r], sum[i][j][2 * r + 1]);
+                if (g.accumulate) {
+                    float2 there = *to;
+                    x.x += there.x;
+                    x.y += there.y;
+                }
+                *to = x;
+            }
+        }
+}
+// The same in 16 bits through shared memory of the warp's own, so that whole pieces of 16 bytes are written.
+template <typename T, int I, int J>
+__device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0, T *staging,
+                                          const float (&sum)[I][J][4]) {
+    constexpr int PITCH = J * 8 + 8;
+    int lane = static_cast<int>(threadIdx.x) & 31;
+    T *out = static_cast<T *>(g.out.data) + t.out;
+#pragma unroll
+    for (int i = 0; i < I; i++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int j = 0; j < J; j++)
+                *reinterpret_cast<uint32_t *>(staging + (i * 16 + r * 8 + (lane >> 2)) * PITCH + j * 8 +
+                                              (lane & 3) * 2) = pack<T>(sum[i][j][2 * r], sum[i][j][2 * r + 1]);
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < I * 16 * J; i += 32) {
+        int row = i / J, column = i % J * 8, m = m0 + row, c = c0 + column;
+        if (m < t.m && c < t.c)
+            *reinterpret_cast<uint4 *>(out + static_cast<int64_t>(m) * t.out_row + c) =
+                *reinterpret_cast<const uint4 *>(staging + row * PITCH + column);
+    }
 }
 
 // The most tiles that there could be.

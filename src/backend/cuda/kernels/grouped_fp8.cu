@@ -58,8 +58,8 @@ __device__ __forceinline__ void keep_only(unsigned char *stage, int begin, int e
         x.w &= first_bytes(to - 12) & ~first_bytes(from - 12);
         *place = x;
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); // what was written here, the matrix unit may read
-    asm volatile("bar.sync 1, %0;" ::"n"(2 * TILE) : "memory");  // both warpgroups
+    writes_to_matrix_unit();
+    asm volatile("bar.sync 1, %0;" ::"n"(2 * TILE) : "memory"); // both warpgroups
 }
 
 // d = 64 rows of a times 128 columns of b, 128 terms.

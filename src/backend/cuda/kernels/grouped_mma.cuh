@@ -6,7 +6,6 @@
 #define MZ_GROUPED_MMA_CUH
 
 #include "grouped.cuh"
-#include "ptx.cuh"
 
 enum { GROUPED_THREADS = 128 };
 
@@ -68,61 +67,6 @@ __device__ __forceinline__ void grouped_b(uint32_t (&r)[4], const T *tile, int c
 #pragma unroll
         for (int i = 0; i < 4; i++)
             r[i] = __float_as_uint(tile[(l + (lane & 3) + (i & 1) * 4) * PITCH + c + (lane >> 2) + (i >> 1) * 8]);
-    }
-}
-
-// A warp's results: FP32 ones from the registers, eight 32-byte sectors at a time; 16-bit ones through its own shared
-// memory, so that whole pieces of 16 bytes are written.
-template <int WARP_TILE>
-__device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0,
-                                           const float (&sum)[WARP_TILE / 16][WARP_TILE / 8][4]) {
-    int lane = static_cast<int>(threadIdx.x) & 31;
-    float *out = static_cast<float *>(g.out.data) + t.out;
-#pragma unroll
-    for (int i = 0; i < WARP_TILE / 16; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int m = m0 + i * 16 + r * 8 + (lane >> 2);
-            if (m >= t.m)
-                continue;
-#pragma unroll
-            for (int j = 0; j < WARP_TILE / 8; j++) {
-                int c = c0 + j * 8 + (lane & 3) * 2;
-                if (c >= t.c)
-                    continue;
-                float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * t.out_row + c);
-                float2 x = make_float2(sum[i][j][2 * r], sum[i][j][2 * r + 1]);
-                if (g.accumulate) {
-                    float2 there = *to;
-                    x.x += there.x;
-                    x.y += there.y;
-                }
-                *to = x;
-            }
-        }
-}
-
-template <typename T, int WARP_TILE>
-__device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_tile &t, int m0, int c0, T *staging,
-                                          const float (&sum)[WARP_TILE / 16][WARP_TILE / 8][4]) {
-    constexpr int PITCH = WARP_TILE + 8, PIECES = WARP_TILE / 8;
-    int lane = static_cast<int>(threadIdx.x) & 31;
-    T *out = static_cast<T *>(g.out.data) + t.out;
-#pragma unroll
-    for (int i = 0; i < WARP_TILE / 16; i++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int j = 0; j < WARP_TILE / 8; j++)
-                *reinterpret_cast<uint32_t *>(staging + (i * 16 + r * 8 + (lane >> 2)) * PITCH + j * 8 +
-                                              (lane & 3) * 2) = pack<T>(sum[i][j][2 * r], sum[i][j][2 * r + 1]);
-    __syncwarp();
-#pragma unroll
-    for (int i = lane; i < WARP_TILE * PIECES; i += 32) {
-        int row = i / PIECES, column = i % PIECES * 8, m = m0 + row, c = c0 + column;
-        if (m < t.m && c < t.c)
-            *reinterpret_cast<uint4 *>(out + static_cast<int64_t>(m) * t.out_row + c) =
-                *reinterpret_cast<const uint4 *>(staging + row * PITCH + column);
     }
 }
 
@@ -235,11 +179,11 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
         if (g.out.dtype != MEZZO_F32) {
             copies_wait<0>();
             __syncthreads();
-            store_low<T, W>(g, t, m0, c0, shared + warp * W * (W + 8), sum);
+            store_low<T>(g, t, m0, c0, shared + warp * W * (W + 8), sum);
             return;
         }
     }
-    store_fp32<W>(g, t, m0, c0, sum);
+    store_fp32(g, t, m0, c0, sum);
 }
 
 template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool PARTS>

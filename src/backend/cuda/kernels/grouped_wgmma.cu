@@ -7,7 +7,6 @@
 // for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0. The tensor cores, which cut their sums off, add up 64
 // terms at most then: FP32 registers add the pieces. One block has a multiprocessor to itself.
 #include "grouped.cuh"
-#include "ptx.cuh"
 #include "wgmma.cuh"
 
 namespace {
@@ -31,62 +30,6 @@ __device__ __forceinline__ void copy_operand(unsigned char *to, const T *from, i
     for (int i = 0; i < 4; i++) {
         bool in = inside && row + i * STRIDE < rows;
         copy_async_16(place + i * STRIDE * 128, in ? source + static_cast<int64_t>(i * STRIDE) * pitch : from, in);
-    }
-}
-
-__device__ __forceinline__ void copies_to_matrix_unit() { // what this thread's copies wrote, the matrix unit may read
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-// --- results -------------------------------------------------------------------------------------------------------
-// A warp's 16 × 128: thread l holds columns 8·j + 2·(l % 4), + 1 of rows l/4 (0, 1) and l/4 + 8 (2, 3).
-__device__ __forceinline__ void store_fp32(const mz_cu_grouped &g, const grouped_tile &t, int m0,
-                                           const float (&d)[16][4]) {
-    int lane = static_cast<int>(threadIdx.x) & 31;
-    float *out = static_cast<float *>(g.out.data) + t.out;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int m = m0 + r * 8 + (lane >> 2);
-        if (m >= t.m)
-            continue;
-#pragma unroll
-        for (int j = 0; j < 16; j++) {
-            int c = j * 8 + (lane & 3) * 2;
-            if (c >= t.c)
-                continue;
-            float2 *to = reinterpret_cast<float2 *>(out + static_cast<int64_t>(m) * t.out_row + c);
-            float2 x = make_float2(d[j][2 * r], d[j][2 * r + 1]);
-            if (g.accumulate) {
-                float2 there = *to;
-                x.x += there.x;
-                x.y += there.y;
-            }
-            *to = x;
-        }
-    }
-}
-
-template <typename T>
-__device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_tile &t, int m0, T *staging,
-                                          const float (&d)[16][4]) {
-    constexpr int PITCH = TILE + 8;
-    int lane = static_cast<int>(threadIdx.x) & 31;
-    T *out = static_cast<T *>(g.out.data) + t.out;
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int j = 0; j < 16; j++)
-            *reinterpret_cast<uint32_t *>(staging + (r * 8 + (lane >> 2)) * PITCH + j * 8 + (lane & 3) * 2) =
-                pack<T>(d[j][2 * r], d[j][2 * r + 1]);
-    __syncwarp();
-#pragma unroll
-    for (int i = lane; i < 16 * 16; i += 32) {
-        int row = i / 16, c = i % 16 * 8, m = m0 + row;
-        if (m < t.m && c < t.c)
-            *reinterpret_cast<uint4 *>(out + static_cast<int64_t>(m) * t.out_row + c) =
-                *reinterpret_cast<const uint4 *>(staging + row * PITCH + c);
     }
 }
 
@@ -140,18 +83,18 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
             next_ones.template copy<A, B>(shared + s * STAGE, t);
         copies_commit();
     }
-    float d[16][4] = {}, total[PARTS ? 16 : 1][4] = {};
+    float d[1][16][4] = {}, total[1][PARTS ? 16 : 1][4] = {};
     int at = 0, next = STAGES - 1;
     for (int p = 0; p < pieces; p++) {
         copies_wait<STAGES - 2>();
-        copies_to_matrix_unit();
+        writes_to_matrix_unit();
         __syncthreads();
         uint64_t da = wgmma_operand(first + at * STAGE + half * (A ? 64 * 128 : L * 128), L * 128);
         uint64_t db = wgmma_operand(first + at * STAGE + OPERAND, L * 128);
         wgmma_begin();
 #pragma unroll
         for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
-            wgmma_multiply<T, !A, !B>(d, da + (A ? l * 2 >> 4 : l * 128 >> 4), db + (B ? l * 2 >> 4 : l * 128 >> 4));
+            wgmma_multiply<T, !A, !B>(d[0], da + (A ? l * 2 >> 4 : l * 128 >> 4), db + (B ? l * 2 >> 4 : l * 128 >> 4));
         wgmma_commit();
         if (p + STAGES - 1 < pieces) // into the memory that both warpgroups have done with
             next_ones.template copy<A, B>(shared + next * STAGE, t);
@@ -160,21 +103,21 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
         if constexpr (PARTS) {
 #pragma unroll
             for (int i = 0; i < 64; i++) {
-                total[i / 4][i % 4] += d[i / 4][i % 4];
-                d[i / 4][i % 4] = 0;
+                total[0][i / 4][i % 4] += d[0][i / 4][i % 4];
+                d[0][i / 4][i % 4] = 0;
             }
         }
         at = at + 1 < STAGES ? at + 1 : 0;
         next = next + 1 < STAGES ? next + 1 : 0;
     }
     if constexpr (PARTS) {
-        store_fp32(g, t, warp * 16, total);
+        store_fp32(g, t, warp * 16, 0, total);
     } else if (g.out.dtype == MEZZO_F32) {
-        store_fp32(g, t, warp * 16, d);
+        store_fp32(g, t, warp * 16, 0, d);
     } else {
         copies_wait<0>();
         __syncthreads();
-        store_low<T>(g, t, warp * 16, reinterpret_cast<T *>(shared) + warp * 16 * (TILE + 8), d);
+        store_low<T>(g, t, warp * 16, 0, reinterpret_cast<T *>(shared) + warp * 16 * (TILE + 8), d);
     }
 }
 

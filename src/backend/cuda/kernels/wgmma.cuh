@@ -104,6 +104,11 @@ __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
 #undef MZ_WGMMA_FOUR
 #undef MZ_WGMMA_EACH
 
+__device__ __forceinline__ void writes_to_matrix_unit() { // what this thread wrote to shared memory, it may read
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void wgmma_begin() { // the registers are ready
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
