@@ -4,7 +4,7 @@
 #include "backend/slots.h"
 #include "quant/entry.h"
 
-enum { OPERANDS = 2, MOST_SENT = 1 + 2 * OPERANDS }; // a round sends offsets, and a scale and rows per operand
+enum { OPERANDS = 2, MOST_SENT = 2 + 2 * OPERANDS }; // a round sends results, offsets, a scale and rows per operand
 
 typedef struct exchange {
     int ranks;
@@ -196,12 +196,25 @@ static mezzo_status unpack(mezzo_device *device, const mz_call *call, int i, con
                                       (size_t)r->received, (size_t)r->received, t->shape.dim[1]);
 }
 
-// Exchanges the operands' rows of a round, their scales and offsets.
-static mezzo_status exchange_rows(mezzo_device *device, const mz_call *call, const round_of *r, mz_call *product) {
+static mz_collective results_of(const mz_call *call, const round_of *r) {
+    const exchange *x = call->state;
+    const mz_tensor *y = &call->out[0];
+    const int64_t width = y->shape.dim[1];
+    const round_of back = {.to = r->from, .from = r->to};
+    return sending(&back, y->dtype, (char *)at(call, x->rows[1]) + (size_t)r->before * row_bytes(y),
+                   r->received * width, (char *)y->data + (size_t)r->first * row_bytes(y), r->sent * width);
+}
+
+// Exchanges the operands' rows of a round, their scales and offsets, and with them the results of the round before, if
+// any.
+static mezzo_status exchange_rows(mezzo_device *device, const mz_call *call, const round_of *r, const round_of *before,
+                                  mz_call *product) {
     const exchange *x = call->state;
     const mz_tensor *offsets = &call->in[MZ_IN(grouped_linear, offsets)];
     mz_collective all[MOST_SENT];
     int n = 0;
+    if (before != NULL)
+        all[n++] = results_of(call, before);
     all[n++] = sending(r, MEZZO_I32, offsets->data, table_of(x), at(call, x->offsets), table_of(x));
     product->in[MZ_IN(grouped_linear, offsets)].data = at(call, x->offsets);
     for (int i = 0; i < operands_of(call); i++) {
@@ -219,23 +232,12 @@ static mezzo_status exchange_rows(mezzo_device *device, const mz_call *call, con
     return MEZZO_OK;
 }
 
-static mezzo_status return_results(mezzo_device *device, const mz_call *call, const round_of *r) {
-    const exchange *x = call->state;
-    const mz_tensor *y = &call->out[0];
-    const int64_t width = y->shape.dim[1];
-    const round_of back = {.to = r->from, .from = r->to};
-    const mz_collective results =
-        sending(&back, y->dtype, (char *)at(call, x->rows[1]) + (size_t)r->before * row_bytes(y), r->received * width,
-                (char *)y->data + (size_t)r->first * row_bytes(y), r->sent * width);
-    return device->comm->run(device->comm, device, &results);
-}
-
-static mezzo_status run_round(mezzo_device *device, const mz_call *call, const round_of *r) {
+static mezzo_status run_round(mezzo_device *device, const mz_call *call, const round_of *r, const round_of *before) {
     const exchange *x = call->state;
     mz_call product = *call;
     mz_tensor *offsets = &product.in[MZ_IN(grouped_linear, offsets)];
     if (!r->here)
-        MEZZO_TRY(exchange_rows(device, call, r, &product));
+        MEZZO_TRY(exchange_rows(device, call, r, before, &product));
     offsets->data = (int32_t *)offsets->data + device->comm->rank * x->experts;
     offsets->shape.dim[0] = x->experts + 1;
     if (is_dw(call)) {
@@ -245,21 +247,22 @@ static mezzo_status run_round(mezzo_device *device, const mz_call *call, const r
         product.out[0].data = at(call, x->rows[1]);
     }
     product.state = x->inner.state;
-    if (r->received > 0 || is_dw(call))
-        MEZZO_TRY(x->inner.kernel->run(device, &product));
-    return r->here || is_dw(call) ? MEZZO_OK : return_results(device, call, r);
+    return r->received > 0 || is_dw(call) ? x->inner.kernel->run(device, &product) : MEZZO_OK;
 }
 
 static mezzo_status run_product(mezzo_device *device, const mz_call *call) {
     const exchange *x = call->state;
+    round_of last = {.here = true};
     MEZZO_TRY(check_ranks(device, x->ranks));
     if (x->reads)
         MEZZO_TRY(gather_counts(device, call, call->in[MZ_IN(grouped_linear, offsets)].data, table_of(x)));
     for (int step = 0; step < x->ranks; step++) {
         const round_of r = find_round(x, device->comm->rank, step);
-        MEZZO_TRY(run_round(device, call, &r));
+        MEZZO_TRY(run_round(device, call, &r, last.here || is_dw(call) ? NULL : &last));
+        last = r;
     }
-    return MEZZO_OK;
+    const mz_collective results = results_of(call, &last);
+    return last.here || is_dw(call) ? MEZZO_OK : device->comm->run(device->comm, device, &results);
 }
 
 // --- a quantize of matrices ----------------------------------------------------------------------------------------
