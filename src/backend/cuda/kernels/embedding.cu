@@ -157,12 +157,7 @@ __global__ void __launch_bounds__(SORT_BLOCK)
         total += here;
         before += b < blockIdx.x ? here : 0;
     }
-    int scan = total; // inclusive over the digits
-#pragma unroll
-    for (int step = 1; step < WARP; step <<= 1) {
-        int other = __shfl_up_sync(0xFFFFFFFFu, scan, step);
-        scan += lane >= step ? other : 0;
-    }
+    int scan = warp_scan(total); // over the digits
     if (lane == WARP - 1)
         warp_total[warp] = scan;
     __syncthreads();
@@ -184,13 +179,7 @@ __global__ void __launch_bounds__(SORT_BLOCK)
 #pragma unroll
     for (int k = 0; k < ROUNDS; k++) {
         int d = first + k * WARP + lane < n ? key[k] >> shift & 255 : -1;
-        unsigned same = __match_any_sync(0xFFFFFFFFu, d);
-        int rank = __popc(same & ((1u << lane) - 1));
-        int place = d >= 0 ? next[warp][d] + rank : 0;
-        __syncwarp();
-        if (d >= 0 && rank == 0)
-            next[warp][d] += __popc(same);
-        __syncwarp();
+        int place = take_place(next[warp], d);
         if (d >= 0) {
             keys_out[place] = key[k];
             positions_out[place] = position[k];

@@ -233,12 +233,7 @@ __global__ void __launch_bounds__(ORDER_BLOCK)
     if (warp == 0) { // exclusive scan of base
         int carry = 0;
         for (int from = 0; from < experts; from += WARP) {
-            int e = from + lane, own = e < experts ? base[e] : 0, scan = own;
-#pragma unroll
-            for (int step = 1; step < WARP; step <<= 1) {
-                int other = __shfl_up_sync(0xFFFFFFFFu, scan, step);
-                scan += lane >= step ? other : 0;
-            }
+            int e = from + lane, own = e < experts ? base[e] : 0, scan = warp_scan(own);
             if (e < experts)
                 base[e] = carry + scan - own;
             carry += __shfl_sync(0xFFFFFFFFu, scan, WARP - 1);
@@ -255,13 +250,9 @@ __global__ void __launch_bounds__(ORDER_BLOCK)
     for (int j = 0; j < ORDER_WARP_ITEMS / WARP; j++) {
         int64_t i = first + j * WARP + lane;
         int e = own[j];
-        unsigned same = __match_any_sync(0xFFFFFFFFu, e);
-        int rank = __popc(same & ((1u << lane) - 1)), at = e >= 0 ? base[e] + next[e] + rank : 0;
-        __syncwarp();
-        if (e >= 0 && rank == 0)
-            next[e] += __popc(same);
-        __syncwarp();
+        int at = take_place(next, e);
         if (e >= 0) {
+            at += base[e];
             order[at] = static_cast<int>(i);
             place[i] = at;
         }

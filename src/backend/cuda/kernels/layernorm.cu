@@ -65,15 +65,13 @@ static void launch_norm(const mz_cuda_device *cuda, const mz_call *call) {
     const norm_args a = norm_args_of(call);
     if (a.rows == 0)
         return;
-    if (a.pitch > ROW_WIDTH_MAX) {
-        layernorm_wide_kernel<<<static_cast<unsigned>(a.rows), ROW_BLOCK, 0, cuda->stream>>>(a);
-        return;
-    }
-#define RUN(T, V)                                                                                                      \
-    launch_dependent(cuda->stream, layernorm_kernel<T, V>, blocks_of(a.rows, row_threads<T>::rows),                    \
-                     row_threads<T>::block, 0, a)
-    MZ_ROW_DISPATCH(a.pitch, RUN);
-#undef RUN
+    if (a.pitch > ROW_WIDTH_MAX)
+        launch_rows<ROW_BLOCK>(cuda, layernorm_wide_kernel, a.rows, a);
+    else
+        for_row_width(a.pitch, [&]<int T, int V>() {
+            launch_dependent(cuda->stream, layernorm_kernel<T, V>, blocks_of(a.rows, row_threads<T>::rows),
+                             row_threads<T>::block, 0, a);
+        });
 }
 MZ_CUDA_KERNEL(layernorm, launch_norm, storages<"affa", "affa", narrow_output>)
 MZ_CUDA_KERNEL(rmsnorm, launch_norm, storages<"afa", "afa", narrow_output>)
@@ -181,19 +179,11 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
     columns_kernel(const float *partial, int parts, int width, float *dweight, float *dbias, float *linear_dbias,
                    bool accumulate) {
     wait_for_before();
-    __shared__ float shares[SHARES][COLUMNS];
-    int c = blockIdx.x * COLUMNS + threadIdx.x, all = columns_wanted(width, dbias, linear_dbias);
-    float sum = 0;
-    if (c < all)
-#pragma unroll 16
-        for (int p = threadIdx.y; p < parts; p += SHARES)
-            sum += partial[static_cast<int64_t>(p) * 3 * width + c];
-    shares[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
+    const int c = blockIdx.x * COLUMNS + threadIdx.x, all = columns_wanted(width, dbias, linear_dbias);
+    const float sum = sum_shares<COLUMNS, SHARES, 16>(
+        c < all, parts, [&](int p) { return partial[static_cast<int64_t>(p) * 3 * width + c]; });
     if (threadIdx.y != 0 || c >= all)
         return;
-    sum = 0;
-    for_each<SHARES>([&](int s) { sum += shares[s][threadIdx.x]; });
     float *out = c < width ? dweight : c < 2 * width ? dbias : linear_dbias;
     if (out == nullptr)
         return;
@@ -204,10 +194,11 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 // Some 768 threads a multiprocessor.
 static int norm_bwd_parts(int64_t rows, int pitch, int sms) {
     int at_once = 1, threads = ROW_BLOCK;
-#define SET(T, V) (at_once = bwd_threads<T>::rows, threads = bwd_threads<T>::block)
     if (pitch <= ROW_WIDTH_MAX)
-        MZ_ROW_DISPATCH_BWD(pitch, SET);
-#undef SET
+        for_row_width_bwd(pitch, [&]<int T, int>() {
+            at_once = bwd_threads<T>::rows;
+            threads = bwd_threads<T>::block;
+        });
     int64_t groups = (rows + at_once - 1) / at_once,
             most = static_cast<int64_t>(sms) * (threads < 768 ? 768 / threads : 1);
     return static_cast<int>(groups < most ? groups : most);
@@ -248,15 +239,13 @@ static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call) {
     const unsigned parts = static_cast<unsigned>(a.parts);
     if (a.rows == 0)
         return MEZZO_OK;
-    if (a.pitch > ROW_WIDTH_MAX) {
+    if (a.pitch > ROW_WIDTH_MAX)
         layernorm_bwd_wide_kernel<<<parts, ROW_BLOCK, 0, stream>>>(a);
-    } else {
-#define RUN(T, V)                                                                                                      \
-    launch_dependent(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block,                                 \
-                     bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows, a)
-        MZ_ROW_DISPATCH_BWD(a.pitch, RUN);
-#undef RUN
-    }
+    else
+        for_row_width_bwd(a.pitch, [&]<int T, int V>() {
+            const size_t sums = bwd_threads<T>::rows == 1 ? 0 : (a.pitch + 7) / 8 * 96 * bwd_threads<T>::rows;
+            launch_dependent(stream, layernorm_bwd_kernel<T, V>, parts, bwd_threads<T>::block, sums, a);
+        });
     if (a.dweight != nullptr || a.dbias != nullptr || a.linear_dbias != nullptr)
         norm_columns(stream, a, a.parts);
     MZ_CUDA_TRY(cudaGetLastError());

@@ -62,6 +62,15 @@ __device__ __forceinline__ running merge(running a, running b) {
     return r;
 }
 
+__device__ __forceinline__ running merge_warp(running r) {
+#pragma unroll
+    for (int step = 16; step > 0; step >>= 1) {
+        running other = {__shfl_xor_sync(0xFFFFFFFFu, r.max, step), __shfl_xor_sync(0xFFFFFFFFu, r.sum, step)};
+        r = merge(r, other);
+    }
+    return r;
+}
+
 template <int N> __device__ __forceinline__ void take(running &r, const float x[N]) {
     float max = x[0];
 #pragma unroll
@@ -89,16 +98,12 @@ template <bool CAP> __device__ __forceinline__ float cap_slope(float y, float ca
     return CAP ? 1 - y / cap * (y / cap) : 1;
 }
 
-template <int T> struct loss_threads {
-    static constexpr int block = T == WARP ? WARP * WARPS_A_BLOCK : T;
-    static constexpr int rows = block / T;
-};
 enum { LOSS_UNROLL = 4, LOSS_BLOCK = 512 };
 
-template <int T, bool CAP> __global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_kernel(loss_args a) {
+template <int T, bool CAP> __global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_kernel(loss_args a) {
     __shared__ running shared[T / WARP];
     int lane = row_lane<T>();
-    int64_t row = static_cast<int64_t>(blockIdx.x) * loss_threads<T>::rows + row_in_block<T>();
+    int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows)
         return;
     const void *logits = a.logits.data;
@@ -131,11 +136,7 @@ template <int T, bool CAP> __global__ void __launch_bounds__(loss_threads<T>::bl
         float x = capped<CAP>(load1(logits, dtype, i), a.cap);
         take<1>(r, &x);
     }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) {
-        running other = {__shfl_xor_sync(0xFFFFFFFFu, r.max, step), __shfl_xor_sync(0xFFFFFFFFu, r.sum, step)};
-        r = merge(r, other);
-    }
+    r = merge_warp(r);
     if (T > WARP) {
         if (lane % WARP == 0)
             shared[lane / WARP] = r;
@@ -160,13 +161,6 @@ template <int T, bool CAP> __global__ void __launch_bounds__(loss_threads<T>::bl
 // loss = Σ terms / counted rows, 0 where none counts. One block; FP64, each thread a strided share in order.
 enum { MEAN_BLOCK = 1024 };
 
-__device__ __forceinline__ int warp_count(int x) {
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1)
-        x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
-    return x;
-}
-
 __device__ __forceinline__ int block_count(const int32_t *targets, int64_t rows, int ignore_index, int *shared) {
     int count = 0;
 #pragma unroll 8
@@ -175,7 +169,7 @@ __device__ __forceinline__ int block_count(const int32_t *targets, int64_t rows,
     if (threadIdx.x == 0)
         *shared = 0;
     __syncthreads();
-    count = warp_count(count);
+    count = warp_sum(count);
     if (threadIdx.x % WARP == 0)
         atomicAdd(shared, count); // integers: the order does not matter
     __syncthreads();
@@ -189,9 +183,7 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(loss_arg
 #pragma unroll 4
     for (int64_t r = threadIdx.x; r < a.rows; r += MEAN_BLOCK)
         sum += static_cast<double>(a.terms[r]);
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1)
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0)
         sums[threadIdx.x / WARP] = sum;
     int counted = block_count(a.targets, a.all, a.ignore_index, &count);
@@ -202,20 +194,6 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_mean_kernel(loss_arg
         sum += sums[w];
     *a.loss = counted > 0 ? static_cast<float>(sum / counted) : 0;
 }
-
-// Runs the kernel for the rows of `a`, with or without a cap.
-template <int T, class A> static void run_rows(void (*kernel)(A), cudaStream_t stream, const A &a) {
-    const int64_t rows = loss_threads<T>::rows;
-    kernel<<<static_cast<unsigned>((a.rows + rows - 1) / rows), loss_threads<T>::block, 0, stream>>>(a);
-}
-#define RUN_WIDE(kernel, T) run_rows<T>(a.cap > 0 ? kernel<T, true> : kernel<T, false>, stream, a)
-#define RUN_ROWS(kernel)                                                                                               \
-    do {                                                                                                               \
-        if (a.width <= LOSS_WARP_WIDTH)                                                                                \
-            RUN_WIDE(kernel, WARP);                                                                                    \
-        else                                                                                                           \
-            RUN_WIDE(kernel, LOSS_BLOCK);                                                                              \
-    } while (0)
 
 static const char *cross_entropy_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
     const mz_tensor *logits = mz_in(call, cross_entropy, logits);
@@ -240,11 +218,14 @@ static loss_args loss_of(const mz_call *call) {
             .first_row = call->attrs.first_row};
 }
 static void launch_cross_entropy(const mz_cuda_device *cuda, const mz_call *call) {
-    const cudaStream_t stream = cuda->stream;
     const loss_args a = loss_of(call);
-    if (a.rows > 0)
-        RUN_ROWS(cross_entropy_kernel);
-    cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
+    const bool cap = a.cap > 0;
+    if (a.width <= LOSS_WARP_WIDTH)
+        launch_rows<WARP>(cuda, cap ? cross_entropy_kernel<WARP, true> : cross_entropy_kernel<WARP, false>, a.rows, a);
+    else
+        launch_rows<LOSS_BLOCK>(
+            cuda, cap ? cross_entropy_kernel<LOSS_BLOCK, true> : cross_entropy_kernel<LOSS_BLOCK, false>, a.rows, a);
+    cross_entropy_mean_kernel<<<1, MEAN_BLOCK, 0, cuda->stream>>>(a);
 }
 MZ_CUDA_KERNEL(cross_entropy, launch_cross_entropy, cross_entropy_prepare)
 
@@ -267,11 +248,11 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(gradie
 }
 
 template <int T, bool CAP>
-__global__ void __launch_bounds__(loss_threads<T>::block) cross_entropy_dx_kernel(gradient_args a) {
+__global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel(gradient_args a) {
     __shared__ int count;
     float factor =
         a.all <= COUNT_ROWS ? loss_factor(*a.dloss, block_count(a.targets, a.all, a.ignore_index, &count)) : *a.factor;
-    int64_t row = static_cast<int64_t>(blockIdx.x) * loss_threads<T>::rows + row_in_block<T>();
+    int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows)
         return;
     int lane = row_lane<T>(), target = a.targets[a.first_row + row];
@@ -334,13 +315,19 @@ static gradient_args gradient_of(const mz_call *call) {
             .first_row = call->attrs.first_row};
 }
 static void launch_cross_entropy_dx(const mz_cuda_device *cuda, const mz_call *call) {
-    const cudaStream_t stream = cuda->stream;
     const gradient_args a = gradient_of(call);
     if (a.rows == 0)
         return;
     if (a.all > COUNT_ROWS)
-        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(a);
-    RUN_ROWS(cross_entropy_dx_kernel);
+        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, cuda->stream>>>(a);
+    const bool cap = a.cap > 0;
+    if (a.width <= LOSS_WARP_WIDTH)
+        launch_rows<WARP>(cuda, cap ? cross_entropy_dx_kernel<WARP, true> : cross_entropy_dx_kernel<WARP, false>,
+                          a.rows, a);
+    else
+        launch_rows<LOSS_BLOCK>(
+            cuda, cap ? cross_entropy_dx_kernel<LOSS_BLOCK, true> : cross_entropy_dx_kernel<LOSS_BLOCK, false>, a.rows,
+            a);
 }
 MZ_CUDA_KERNEL(cross_entropy_dx, launch_cross_entropy_dx, cross_entropy_dx_prepare)
 
@@ -402,11 +389,7 @@ __global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_arg
                 take<8>(r, x);
             }
     }
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1) {
-        running other = {__shfl_xor_sync(0xFFFFFFFFu, r.max, step), __shfl_xor_sync(0xFFFFFFFFu, r.sum, step)};
-        r = merge(r, other);
-    }
+    r = merge_warp(r);
     if (lane % WARP == 0)
         shared[lane / WARP] = r;
     float factor =

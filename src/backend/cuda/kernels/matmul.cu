@@ -20,15 +20,11 @@ unsigned few_blocks_for(int64_t threads) { // for kernels that stride
 // --- conversion ----------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_array dst, int64_t n) {
     wait_for_before();
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
-    if (i + 8 <= n) {
-        float v[8];
-        load8(src, i, v);
-        store8(dst, i, v);
-    } else {
-        for (; i < n; i++)
-            store1(dst, i, load1(src, i));
-    }
+    for_vector(thread_index<BLOCK>() * 8, n, [&]<int N>(int64_t i) {
+        float v[N];
+        load<N>(src, i, v);
+        store<N>(dst, i, v);
+    });
 }
 
 // --- epilogues -----------------------------------------------------------------------------------------------------
@@ -40,54 +36,40 @@ __device__ __forceinline__ float finish(const mz_cu_epilogue &e, float z, float 
 // y = residual + round_via(act(round_via(z + bias))); preact = round_via(z + bias). [rows, cols]; cols a multiple of 8
 // or one at a time.
 __global__ void __launch_bounds__(BLOCK) epilogue_kernel(mz_cu_epilogue e) {
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8, n = e.rows * e.cols;
-    if (e.cols % 8 == 0) {
-        if (i >= n)
-            return;
-        float z[8], bias[8], residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        load8(e.z, i, z);
+    const int64_t first = thread_index<BLOCK>() * 8, n = e.rows * e.cols;
+    const auto finish_some = [&]<int N>(int64_t i) {
+        float z[N], bias[N], residual[N] = {};
+        load<N>(e.z, i, z);
         if (e.bias.data != nullptr) {
-            load8(e.bias, i % e.cols, bias);
-            for_each<8>([&](int k) { z[k] += bias[k]; });
+            load<N>(e.bias, i % e.cols, bias);
+            for_each<N>([&](int k) { z[k] += bias[k]; });
         }
         if (e.residual.data != nullptr)
-            load8(e.residual, i, residual);
-        for_each<8>([&](int k) { z[k] = round_to(z[k], e.via); });
+            load<N>(e.residual, i, residual);
+        for_each<N>([&](int k) { z[k] = round_to(z[k], e.via); });
         if (e.preact.data != nullptr)
-            store8(e.preact, i, z);
-        for_each<8>([&](int k) { z[k] = finish(e, z[k], residual[k]); });
-        store8(e.y, i, z);
-        return;
-    }
-    for (int k = 0; k < 8 && i + k < n; k++) {
-        float z = load1(e.z, i + k);
-        if (e.bias.data != nullptr)
-            z += load1(e.bias, (i + k) % e.cols);
-        z = round_to(z, e.via);
-        if (e.preact.data != nullptr)
-            store1(e.preact, i + k, z);
-        float residual = e.residual.data != nullptr ? load1(e.residual, i + k) : 0.0f;
-        store1(e.y, i + k, finish(e, z, residual));
-    }
+            store<N>(e.preact, i, z);
+        for_each<N>([&](int k) { z[k] = finish(e, z[k], residual[k]); });
+        store<N>(e.y, i, z);
+    };
+    if (e.cols % 8 != 0)
+        for (int k = 0; k < 8 && first + k < n; k++)
+            finish_some.template operator()<1>(first + k);
+    else if (first < n)
+        finish_some.template operator()<8>(first);
 }
 
 __global__ void __launch_bounds__(BLOCK)
     act_dx_kernel(const float *product, mz_cu_array preact, mz_cu_array dx, int64_t n, int act) {
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * 8;
-    bool derivative = preact.data != nullptr;
-    if (i + 8 <= n) {
-        float v[8], x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        load8(product, MEZZO_F32, i, v);
+    const bool derivative = preact.data != nullptr;
+    for_vector(thread_index<BLOCK>() * 8, n, [&]<int N>(int64_t i) {
+        float v[N], x[N] = {};
+        load<N>({const_cast<float *>(product), MEZZO_F32}, i, v);
         if (derivative)
-            load8(preact, i, x);
-        for_each<8>([&](int k) { v[k] = derivative ? times_derivative(v[k], x[k], act) : v[k]; });
-        store8(dx, i, v);
-    } else {
-        for (; i < n; i++) {
-            float v = product[i];
-            store1(dx, i, derivative ? times_derivative(v, load1(preact, i), act) : v);
-        }
-    }
+            load<N>(preact, i, x);
+        for_each<N>([&](int k) { v[k] = derivative ? times_derivative(v[k], x[k], act) : v[k]; });
+        store<N>(dx, i, v);
+    });
 }
 
 // --- sums of columns -----------------------------------------------------------------------------------------------
@@ -173,7 +155,7 @@ static __device__ __forceinline__ float cancelling(uint32_t h) {
 
 __global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, uint32_t seed, bool cancel) {
     int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += step) {
+    for (int64_t i = thread_index<BLOCK>(); i < n; i += step) {
         uint32_t h = static_cast<uint32_t>(i) * 2654435761u + seed; // any numbers in [-1, 1) with all their bits in use
         h = (h ^ (h >> 15)) * 2246822519u;
         h = (h ^ (h >> 13)) * 3266489917u;
@@ -185,7 +167,7 @@ __global__ void __launch_bounds__(BLOCK) fill_kernel(mz_cu_array x, int64_t n, u
 __global__ void __launch_bounds__(BLOCK) differs_kernel(const uint32_t *a, const uint32_t *b, int64_t n, int32_t *out) {
     int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
     bool differs = false;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x; i < n; i += step)
+    for (int64_t i = thread_index<BLOCK>(); i < n; i += step)
         differs = differs || a[i] != b[i];
     if (differs)
         *out = 1;

@@ -225,26 +225,25 @@ __device__ __forceinline__ void norm_bwd_sums(const float sums[3][V][8], int wan
 }
 
 // Backward keeps three rows and two rows of sums: few vectors a thread, so that many blocks are resident.
-#define MZ_ROW_DISPATCH_BWD(width, run)                                                                                \
-    do {                                                                                                               \
-        if ((width) <= 256)                                                                                            \
-            run(32, 1);                                                                                                \
-        else if ((width) <= 512)                                                                                       \
-            run(64, 1);                                                                                                \
-        else if ((width) <= 768)                                                                                       \
-            run(96, 1);                                                                                                \
-        else if ((width) <= 1024)                                                                                      \
-            run(128, 1);                                                                                               \
-        else if ((width) <= 1280)                                                                                      \
-            run(160, 1);                                                                                               \
-        else if ((width) <= 2048)                                                                                      \
-            run(256, 1);                                                                                               \
-        else if ((width) <= 3072)                                                                                      \
-            run(384, 1);                                                                                               \
-        else if ((width) <= 4096)                                                                                      \
-            run(512, 1);                                                                                               \
-        else                                                                                                           \
-            run(512, 2);                                                                                               \
-    } while (0)
+template <class F> void for_row_width_bwd(int width, F run) {
+    if (width <= 256)
+        run.template operator()<32, 1>();
+    else if (width <= 512)
+        run.template operator()<64, 1>();
+    else if (width <= 768)
+        run.template operator()<96, 1>();
+    else if (width <= 1024)
+        run.template operator()<128, 1>();
+    else if (width <= 1280)
+        run.template operator()<160, 1>();
+    else if (width <= 2048)
+        run.template operator()<256, 1>();
+    else if (width <= 3072)
+        run.template operator()<384, 1>();
+    else if (width <= 4096)
+        run.template operator()<512, 1>();
+    else
+        run.template operator()<512, 2>();
+}
 
 #endif

@@ -24,25 +24,21 @@ static __host__ __device__ int64_t part_length(const sum_args &a) {
 // --- inner > 1: a thread a column, or 8 of them --------------------------------------------------------------------
 enum { SUM_BLOCK = 128 };
 
-template <bool VECTORS> __global__ void __launch_bounds__(SUM_BLOCK) sum_columns_kernel(sum_args a) {
-    constexpr int each = VECTORS ? 8 : 1;
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * SUM_BLOCK + threadIdx.x) * each;
+template <int N> __global__ void __launch_bounds__(SUM_BLOCK) sum_columns_kernel(sum_args a) {
+    int64_t i = thread_index<SUM_BLOCK>() * N;
     int64_t part = blockIdx.y, outer = blockIdx.z;
     if (i >= a.inner)
         return;
     int64_t length = part_length(a), from = part * length, to = from + length < a.axis ? from + length : a.axis;
     int64_t base = outer * a.axis * a.inner + i, at = (outer * a.parts + part) * a.inner + i;
-    float sum[each] = {};
+    float sum[N] = {};
 #pragma unroll 4
     for (int64_t r = from; r < to; r++) {
-        float x[each];
-        if (VECTORS)
-            load8(a.x, base + r * a.inner, x);
-        else
-            x[0] = load1(a.x, base + r * a.inner);
-        for_each<each>([&](int k) { sum[k] += x[k]; });
+        float x[N];
+        load<N>(a.x, base + r * a.inner, x);
+        for_each<N>([&](int k) { sum[k] += x[k]; });
     }
-    for_each<each>([&](int k) { store1(a.y, at + k, finish(a, sum[k], at + k)); });
+    for_each<N>([&](int k) { store1(a.y, at + k, finish(a, sum[k], at + k)); });
 }
 
 // --- inner = 1: a warp or a block a row ----------------------------------------------------------------------------
@@ -76,8 +72,7 @@ static void sum_once(cudaStream_t stream, const sum_args &a) {
     if (a.inner == 1) {
         int64_t rows = a.outer * a.parts;
         if (part_length(a) <= 1024)
-            sum_rows_kernel<WARP><<<static_cast<unsigned>((rows + WARPS_A_BLOCK - 1) / WARPS_A_BLOCK),
-                                    row_threads<WARP>::block, 0, stream>>>(a);
+            sum_rows_kernel<WARP><<<blocks_of(rows, WARPS_A_BLOCK), row_threads<WARP>::block, 0, stream>>>(a);
         else
             sum_rows_kernel<ROW_BLOCK><<<static_cast<unsigned>(rows), ROW_BLOCK, 0, stream>>>(a);
         return;
@@ -90,33 +85,20 @@ static void sum_once(cudaStream_t stream, const sum_args &a) {
         int64_t here = a.outer - first < 65535 ? a.outer - first : 65535;
         b.x.data = static_cast<char *>(a.x.data) + first * a.axis * a.inner * (a.x.dtype == MEZZO_F32 ? 4 : 2);
         b.y.data = static_cast<char *>(a.y.data) + first * a.parts * a.inner * (a.y.dtype == MEZZO_F32 ? 4 : 2);
-        dim3 grid(static_cast<unsigned>((columns + SUM_BLOCK - 1) / SUM_BLOCK), static_cast<unsigned>(a.parts),
-                  static_cast<unsigned>(here));
-        if (vectors)
-            sum_columns_kernel<true><<<grid, SUM_BLOCK, 0, stream>>>(b);
-        else
-            sum_columns_kernel<false><<<grid, SUM_BLOCK, 0, stream>>>(b);
+        dim3 grid(blocks_of(columns, SUM_BLOCK), static_cast<unsigned>(a.parts), static_cast<unsigned>(here));
+        (vectors ? sum_columns_kernel<8> : sum_columns_kernel<1>)<<<grid, SUM_BLOCK, 0, stream>>>(b);
     }
 }
 
 // The parts' sums of columns: SHARES threads a column, each a strided share in order, then the shares in order.
 enum { COLUMNS = 32, SHARES = 32 };
 __global__ void __launch_bounds__(COLUMNS *SHARES) sum_parts_kernel(sum_args a) {
-    __shared__ float shares[SHARES][COLUMNS + 1];
-    int64_t i = static_cast<int64_t>(blockIdx.x) * COLUMNS + threadIdx.x, outer = i / a.inner;
-    bool inside = i < a.outer * a.inner;
+    const int64_t i = thread_index<COLUMNS>(), outer = i / a.inner;
+    const bool inside = i < a.outer * a.inner;
     const float *x = static_cast<const float *>(a.x.data) + outer * a.axis * a.inner + (i - outer * a.inner);
-    float sum = 0;
-    if (inside)
-#pragma unroll 4
-        for (int64_t p = threadIdx.y; p < a.axis; p += SHARES)
-            sum += x[p * a.inner];
-    shares[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
+    const float sum = sum_shares<COLUMNS, SHARES, 4>(inside, a.axis, [&](int64_t p) { return x[p * a.inner]; });
     if (threadIdx.y != 0 || !inside)
         return;
-    sum = 0;
-    for_each<SHARES>([&](int s) { sum += shares[s][threadIdx.x]; });
     store1(a.y, i, finish(a, sum, i));
 }
 
@@ -174,37 +156,32 @@ enum { EXPAND_BLOCK = 256 };
 
 __global__ void __launch_bounds__(EXPAND_BLOCK)
     expand_kernel(mz_cu_array dy, mz_cu_array dx, int64_t n, int64_t axis, int64_t inner, float alpha) {
-    int64_t i = (static_cast<int64_t>(blockIdx.x) * EXPAND_BLOCK + threadIdx.x) * 8;
+    int64_t i = thread_index<EXPAND_BLOCK>() * 8;
     if (i >= n)
         return;
     float x[8];
     bool whole = i + 8 <= n;
-    if (inner % 8 == 0) { // a vector lies inside a repeat
+    if (inner % 8 == 0) // a vector lies inside a repeat
         load8(dy, i / inner / axis * inner + i % inner, x);
-    } else {
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
+    else
+        for_each<8>([&](int k) {
             int64_t j = i + k < n ? i + k : n - 1;
             x[k] = load1(dy, j / inner / axis * inner + j % inner);
-        }
-    }
+        });
     for_each<8>([&](int k) { x[k] *= alpha; });
-    if (whole) {
+    if (whole)
         store8(dx, i, x);
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        if (i + k < n)
-            store1(dx, i + k, x[k]);
+    else
+        for_each<8>([&](int k) {
+            if (i + k < n)
+                store1(dx, i + k, x[k]);
+        });
 }
 
 static void launch_expand(const mz_cuda_device *cuda, const mz_call *call) {
     const axis_view v(&mz_out(call, expand, y)->shape, call->attrs.axis);
     const int64_t n = v.outer * v.axis * v.inner;
-    if (n > 0)
-        expand_kernel<<<blocks_of(n, EXPAND_BLOCK * 8), EXPAND_BLOCK, 0, cuda->stream>>>(
-            mz_cuda_array(mz_in(call, expand, x)), mz_cuda_array(mz_out(call, expand, y)), n, v.axis, v.inner,
-            call->attrs.alpha);
+    launch_threads<EXPAND_BLOCK>(cuda, expand_kernel, (n + 7) / 8, mz_cuda_array(mz_in(call, expand, x)),
+                                 mz_cuda_array(mz_out(call, expand, y)), n, v.axis, v.inner, call->attrs.alpha);
 }
 MZ_CUDA_KERNEL(expand, launch_expand, storages<"a", "a">)

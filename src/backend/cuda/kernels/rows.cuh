@@ -4,6 +4,7 @@
 #ifndef MZ_ROWS_CUH
 #define MZ_ROWS_CUH
 
+#include "host.cuh"
 #include "vec.cuh"
 
 enum { WARP = 32, ROW_BLOCK = 256, WARPS_A_BLOCK = 4 }; // rows to a warp: WARPS_A_BLOCK rows a block
@@ -13,6 +14,13 @@ template <int T> struct row_threads {
     static constexpr int rows = block / T; // a block's rows at a time
 };
 
+// Launches a kernel that has T threads for each of the rows; with no rows nothing.
+template <int T, class... P, class... A>
+void launch_rows(const mz_cuda_device *cuda, void (*kernel)(P...), int64_t rows, const A &...args) {
+    if (rows > 0)
+        kernel<<<blocks_of(rows, row_threads<T>::rows), row_threads<T>::block, 0, cuda->stream>>>(args...);
+}
+
 template <int T> __device__ __forceinline__ int row_lane() {
     return threadIdx.x % T;
 }
@@ -21,12 +29,56 @@ template <int T> __device__ __forceinline__ int row_in_block() {
     return threadIdx.x / T;
 }
 
-__device__ __forceinline__ float
-warp_sum(float x) { // the same bits in every lane: each step adds the same two numbers in both
+// The same bits in every lane: each step adds the same two numbers in both.
+template <class X> __device__ __forceinline__ X warp_sum(X x) {
 #pragma unroll
     for (int step = 16; step > 0; step >>= 1)
         x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
     return x;
+}
+
+// The sum over the lanes up to this one.
+__device__ __forceinline__ int warp_scan(int x) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int step = 1; step < WARP; step <<= 1) {
+        int other = __shfl_up_sync(0xFFFFFFFFu, x, step);
+        x += lane >= step ? other : 0;
+    }
+    return x;
+}
+
+// Sorting by counts: the place of a lane's item, of kind `kind` (-1: it has none), among those of its kind. `next` has
+// the warp's next place of each kind.
+__device__ __forceinline__ int take_place(int *next, int kind) {
+    const unsigned same = __match_any_sync(0xFFFFFFFFu, kind);
+    const int rank = __popc(same & ((1u << threadIdx.x % WARP) - 1)), place = kind >= 0 ? next[kind] + rank : 0;
+    __syncwarp();
+    if (kind >= 0 && rank == 0)
+        next[kind] += __popc(same);
+    __syncwarp();
+    return place;
+}
+
+// Σ term(p), p < parts, of a block's COLUMNS columns: SHARES threads a column, each a strided share in order, then the
+// shares in order. The first share's threads have it.
+template <int COLUMNS, int SHARES, int UNROLL, class P, class F>
+__device__ __forceinline__ float sum_shares(bool inside, P parts, F term) {
+    __shared__ float shares[SHARES][COLUMNS];
+    float sum = 0;
+    if (inside)
+#pragma unroll UNROLL
+        for (P p = threadIdx.y; p < parts; p += SHARES)
+            sum += term(p);
+    shares[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || !inside)
+        return 0;
+    sum = 0;
+#pragma unroll
+    for (int s = 0; s < SHARES; s++)
+        sum += shares[s][threadIdx.x];
+    return sum;
 }
 
 __device__ __forceinline__ float warp_max(float x) {
@@ -132,29 +184,28 @@ __device__ __forceinline__ void row_vector(const float *data, int width, int v, 
         x[k] = data != nullptr && c + k < width ? data[c + k] : fill;
 }
 
-// Calls run(T, V) for the width: a warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not stay
-// in registers.
+// Calls run<T, V>() for the width: a warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not
+// stay in registers.
 enum { ROW_WIDTH_MAX = 8192 };
-#define MZ_ROW_DISPATCH(width, run)                                                                                    \
-    do {                                                                                                               \
-        if ((width) <= 256)                                                                                            \
-            run(32, 1);                                                                                                \
-        else if ((width) <= 512)                                                                                       \
-            run(32, 2);                                                                                                \
-        else if ((width) <= 768)                                                                                       \
-            run(32, 3);                                                                                                \
-        else if ((width) <= 1024)                                                                                      \
-            run(32, 4);                                                                                                \
-        else if ((width) <= 2048)                                                                                      \
-            run(128, 2);                                                                                               \
-        else if ((width) <= 3072)                                                                                      \
-            run(128, 3);                                                                                               \
-        else if ((width) <= 4096)                                                                                      \
-            run(128, 4);                                                                                               \
-        else if ((width) <= 6144)                                                                                      \
-            run(256, 3);                                                                                               \
-        else                                                                                                           \
-            run(256, 4);                                                                                               \
-    } while (0)
+template <class F> void for_row_width(int width, F run) {
+    if (width <= 256)
+        run.template operator()<32, 1>();
+    else if (width <= 512)
+        run.template operator()<32, 2>();
+    else if (width <= 768)
+        run.template operator()<32, 3>();
+    else if (width <= 1024)
+        run.template operator()<32, 4>();
+    else if (width <= 2048)
+        run.template operator()<128, 2>();
+    else if (width <= 3072)
+        run.template operator()<128, 3>();
+    else if (width <= 4096)
+        run.template operator()<128, 4>();
+    else if (width <= 6144)
+        run.template operator()<256, 3>();
+    else
+        run.template operator()<256, 4>();
+}
 
 #endif

@@ -194,24 +194,13 @@ template <int N> __global__ void __launch_bounds__(DW_BLOCK) small_n_dw_kernel(c
             *reinterpret_cast<float4 *>(to + static_cast<int64_t>(n) * g.k) = sum[n];
 }
 
-// Each thread a strided share of the chunks, in order, then the shares in order.
 enum { ADD_COLUMNS = 32, ADD_SHARES = 16 };
 __global__ void __launch_bounds__(ADD_COLUMNS *ADD_SHARES) small_n_add_kernel(const small_n_args g, int chunks) {
-    __shared__ float shares[ADD_SHARES][ADD_COLUMNS];
-    int64_t i = static_cast<int64_t>(blockIdx.x) * ADD_COLUMNS + threadIdx.x, all = static_cast<int64_t>(g.n) * g.k;
-    float sum = 0;
-    if (i < all)
-#pragma unroll 8
-        for (int c = threadIdx.y; c < chunks; c += ADD_SHARES)
-            sum += g.partial[static_cast<int64_t>(c) * all + i];
-    shares[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
+    const int64_t i = thread_index<ADD_COLUMNS>(), all = static_cast<int64_t>(g.n) * g.k;
+    const float sum = sum_shares<ADD_COLUMNS, ADD_SHARES, 8>(
+        i < all, chunks, [&](int c) { return g.partial[static_cast<int64_t>(c) * all + i]; });
     if (threadIdx.y != 0 || i >= all)
         return;
-    sum = 0;
-#pragma unroll
-    for (int s = 0; s < ADD_SHARES; s++)
-        sum += shares[s][threadIdx.x];
     g.dw[i] = g.accumulate ? g.dw[i] + sum : sum;
 }
 

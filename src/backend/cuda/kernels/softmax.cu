@@ -47,17 +47,11 @@ static void launch_softmax(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_cu_array x = mz_cuda_array(mz_in(call, softmax, x)), y = mz_cuda_array(mz_out(call, softmax, y));
     const int width = static_cast<int>(mz_cuda_width(mz_out(call, softmax, y)));
     const int64_t rows = mz_shape_rows(&mz_out(call, softmax, y)->shape);
-    if (rows == 0)
-        return;
-    if (width > ROW_WIDTH_MAX) {
-        softmax_wide_kernel<<<blocks_of(rows, 1), ROW_BLOCK, 0, cuda->stream>>>(x, y, width);
-        return;
-    }
-#define RUN(T, V)                                                                                                      \
-    softmax_kernel<T, V>                                                                                               \
-        <<<blocks_of(rows, row_threads<T>::rows), row_threads<T>::block, 0, cuda->stream>>>(x, y, rows, width)
-    MZ_ROW_DISPATCH(width, RUN);
-#undef RUN
+    if (width > ROW_WIDTH_MAX)
+        launch_rows<ROW_BLOCK>(cuda, softmax_wide_kernel, rows, x, y, width);
+    else
+        for_row_width(width,
+                      [&]<int T, int V>() { launch_rows<T>(cuda, softmax_kernel<T, V>, rows, x, y, rows, width); });
 }
 MZ_CUDA_KERNEL(softmax, launch_softmax, storages<"a", "a", narrow_output>)
 
@@ -102,16 +96,11 @@ static void launch_softmax_dx(const mz_cuda_device *cuda, const mz_call *call) {
                       dx = mz_cuda_array(mz_out(call, softmax_dx, dx));
     const int width = static_cast<int>(mz_cuda_width(mz_out(call, softmax_dx, dx)));
     const int64_t rows = mz_shape_rows(&mz_out(call, softmax_dx, dx)->shape);
-    if (rows == 0)
-        return;
-    if (width > ROW_WIDTH_MAX) {
-        softmax_dx_wide_kernel<<<blocks_of(rows, 1), ROW_BLOCK, 0, cuda->stream>>>(dy, y, dx, width);
-        return;
-    }
-#define RUN(T, V)                                                                                                      \
-    softmax_dx_kernel<T, V>                                                                                            \
-        <<<blocks_of(rows, row_threads<T>::rows), row_threads<T>::block, 0, cuda->stream>>>(dy, y, dx, rows, width)
-    MZ_ROW_DISPATCH(width, RUN);
-#undef RUN
+    if (width > ROW_WIDTH_MAX)
+        launch_rows<ROW_BLOCK>(cuda, softmax_dx_wide_kernel, rows, dy, y, dx, width);
+    else
+        for_row_width(width, [&]<int T, int V>() {
+            launch_rows<T>(cuda, softmax_dx_kernel<T, V>, rows, dy, y, dx, rows, width);
+        });
 }
 MZ_CUDA_KERNEL(softmax_dx, launch_softmax_dx, storages<"a", "a", narrow_output>)

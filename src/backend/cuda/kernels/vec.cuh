@@ -152,6 +152,15 @@ template <int N> __device__ __forceinline__ void store(const mz_cu_array &a, int
         store1(a, i, v[0]);
 }
 
+// f<8>(i) where elements i … i + 7 are there, all of n, and f<1> for each of those that are where they are not.
+template <class F> __device__ __forceinline__ void for_vector(int64_t i, int64_t n, F f) {
+    if (i + 8 <= n)
+        f.template operator()<8>(i);
+    else
+        for (; i < n; i++)
+            f.template operator()<1>(i);
+}
+
 // f(k) for k in 0 … N - 1, and f(v, k) for all of V × N, unrolled: elements that a thread has in registers.
 template <int N, class F> __device__ __forceinline__ void for_each(F f) {
 #pragma unroll
