@@ -21,8 +21,7 @@ template <int LANES> struct place {
     int64_t column, first, inner;
     int lane;
     __device__ place(const column_args &c)
-        : column((static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) / LANES), inner(c.inner),
-          lane(threadIdx.x % LANES) {
+        : column(thread_index<THREADS>() / LANES), inner(c.inner), lane(threadIdx.x % LANES) {
         first = column / inner * c.axis * inner + column % inner;
     }
     __device__ int64_t at(int64_t a) const { return first + a * inner; }
@@ -143,7 +142,7 @@ __device__ __forceinline__ int64_t indexed(const column_args &c, int64_t o, int6
 }
 
 __global__ void __launch_bounds__(THREADS) gather_kernel(column_args c, int64_t count) {
-    const int64_t k = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    const int64_t k = thread_index<THREADS>();
     if (k >= count)
         return;
     const int64_t at = indexed(c, k / c.inner / c.n, k / c.inner % c.n, k % c.inner);
@@ -166,13 +165,6 @@ __global__ void __launch_bounds__(THREADS) scatter_add_kernel(column_args c) {
         store_number(c.out, p.at(a), c.sum[p.at(a)]);
 }
 
-#define BOTH(kernel, ...)                                                                                              \
-    if (warps)                                                                                                         \
-        kernel<32><<<blocks_of(count * 32, THREADS), THREADS, 0, cuda->stream>>>(__VA_ARGS__);                         \
-    else                                                                                                               \
-        kernel<1><<<blocks_of(count, THREADS), THREADS, 0, cuda->stream>>>(__VA_ARGS__);                               \
-    break;
-
 static void launch_columns(const mz_cuda_device *cuda, const mz_call *call) {
     const bool reads_x = call->op == MZ_OP_extremum_dx || call->op == MZ_OP_prod_dx,
                adds = call->op == MZ_OP_scatter_add;
@@ -194,29 +186,30 @@ static void launch_columns(const mz_cuda_device *cuda, const mz_call *call) {
     }
     const int64_t count = c.outer * c.inner;
     const bool warps = c.inner == 1;
+    const auto for_lanes = [&](auto of_warp, auto of_thread, auto... args) {
+        launch_threads<THREADS>(cuda, warps ? of_warp : of_thread, warps ? count * 32 : count, c, args...);
+    };
     if (count == 0)
         return;
     switch (call->op) {
     case MZ_OP_max:
-        BOTH(extremum_kernel, c, 1.0f, false)
+        return for_lanes(extremum_kernel<32>, extremum_kernel<1>, 1.0f, false);
     case MZ_OP_min:
-        BOTH(extremum_kernel, c, -1.0f, false)
+        return for_lanes(extremum_kernel<32>, extremum_kernel<1>, -1.0f, false);
     case MZ_OP_argmax:
-        BOTH(extremum_kernel, c, 1.0f, true)
+        return for_lanes(extremum_kernel<32>, extremum_kernel<1>, 1.0f, true);
     case MZ_OP_extremum_dx:
-        BOTH(extremum_dx_kernel, c)
+        return for_lanes(extremum_dx_kernel<32>, extremum_dx_kernel<1>);
     case MZ_OP_prod:
-        BOTH(prod_kernel, c, false)
+        return for_lanes(prod_kernel<32>, prod_kernel<1>, false);
     case MZ_OP_prod_dx:
-        BOTH(prod_kernel, c, true)
+        return for_lanes(prod_kernel<32>, prod_kernel<1>, true);
     case MZ_OP_cumsum:
-        BOTH(cumsum_kernel, c)
+        return for_lanes(cumsum_kernel<32>, cumsum_kernel<1>);
     case MZ_OP_gather:
-        if (c.n > 0)
-            gather_kernel<<<blocks_of(count * c.n, THREADS), THREADS, 0, cuda->stream>>>(c, count * c.n);
-        break;
+        return launch_threads<THREADS>(cuda, gather_kernel, count * c.n, c, count * c.n);
     default:
-        scatter_add_kernel<<<blocks_of(count, THREADS), THREADS, 0, cuda->stream>>>(c);
+        return launch_threads<THREADS>(cuda, scatter_add_kernel, count, c);
     }
 }
 

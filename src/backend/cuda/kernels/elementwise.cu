@@ -6,7 +6,11 @@
 #include "vec.cuh"
 
 // A thread moves UNROLL vectors of 8 elements, a block's width apart: enough bytes in flight at full occupancy.
-enum { THREADS = 256, UNROLL = 2, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
+enum { THREADS = 256, UNROLL = 2, THREAD_ELEMENTS = UNROLL * 8 };
+
+static int64_t threads_of(int64_t elements) {
+    return (elements + THREAD_ELEMENTS - 1) / THREAD_ELEMENTS;
+}
 
 static element_attrs attrs_of(const mz_call *call) {
     return {call->attrs.alpha, call->attrs.low, call->attrs.high};
@@ -40,9 +44,8 @@ __global__ void __launch_bounds__(THREADS) map_kernel(mz_cu_array x, mz_cu_array
 
 template <class ELEMENT> void launch_map(const mz_cuda_device *cuda, const mz_call *call) {
     const int64_t n = mz_shape_count(&mz_out(call, gelu, y)->shape);
-    if (n > 0)
-        map_kernel<ELEMENT><<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
-            mz_cuda_array(mz_in(call, gelu, x)), mz_cuda_array(mz_out(call, gelu, y)), n, attrs_of(call));
+    launch_threads<THREADS>(cuda, map_kernel<ELEMENT>, threads_of(n), mz_cuda_array(mz_in(call, gelu, x)),
+                            mz_cuda_array(mz_out(call, gelu, y)), n, attrs_of(call));
 }
 
 // --- dropout -------------------------------------------------------------------------------------------------------
@@ -82,10 +85,10 @@ static void launch_dropout(const mz_cuda_device *cuda, const mz_call *call) {
     const int64_t n = mz_shape_count(&mz_out(call, dropout, y)->shape);
     if (p == 0) // factor 1 everywhere
         launch_map<element_CAST>(cuda, call);
-    else if (n > 0)
-        dropout_kernel<<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
-            mz_cuda_array(mz_in(call, dropout, x)), mz_cuda_array(mz_out(call, dropout, y)), n, p,
-            static_cast<float>(1 / (1 - static_cast<double>(p))), call->attrs.rng, call->rng);
+    else
+        launch_threads<THREADS>(cuda, dropout_kernel, threads_of(n), mz_cuda_array(mz_in(call, dropout, x)),
+                                mz_cuda_array(mz_out(call, dropout, y)), n, p,
+                                static_cast<float>(1 / (1 - static_cast<double>(p))), call->attrs.rng, call->rng);
 }
 MZ_CUDA_KERNEL(dropout, launch_dropout, storages<"a", "a">)
 
@@ -130,9 +133,8 @@ template <class ELEMENT>
 void zip(const mz_cuda_device *cuda, const mz_tensor *a, const mz_tensor *b, const mz_tensor *y, element_attrs given) {
     const int64_t n = mz_shape_count(&y->shape), nb = mz_shape_count(&b->shape);
     const int repeat = nb == n ? REPEAT_NONE : nb % 8 == 0 && n >> 35 == 0 ? REPEAT_VECTORS : REPEAT_ANY;
-    if (n > 0)
-        zip_kernel<ELEMENT><<<blocks_of(n, BLOCK_ELEMENTS), THREADS, 0, cuda->stream>>>(
-            mz_cuda_array(a), mz_cuda_array(b), mz_cuda_array(y), n, nb, repeat, given);
+    launch_threads<THREADS>(cuda, zip_kernel<ELEMENT>, threads_of(n), mz_cuda_array(a), mz_cuda_array(b),
+                            mz_cuda_array(y), n, nb, repeat, given);
 }
 template <class ELEMENT> void launch_zip(const mz_cuda_device *cuda, const mz_call *call) {
     zip<ELEMENT>(cuda, mz_in(call, gelu_dx, dy), mz_in(call, gelu_dx, x), mz_out(call, gelu_dx, dx), attrs_of(call));
@@ -153,8 +155,7 @@ __device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool re
 template <class ELEMENT, int STEP>
 __global__ void __launch_bounds__(THREADS)
     repeats_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, mz_broadcast r, int64_t n) {
-    for (int64_t i = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * STEP; i < n;
-         i += static_cast<int64_t>(gridDim.x) * THREADS * STEP) {
+    for (int64_t i = thread_index<THREADS>() * STEP; i < n; i += static_cast<int64_t>(gridDim.x) * THREADS * STEP) {
         int64_t rest = i, at_a = 0, at_b = 0;
         for (int d = r.rank - 1; d >= 0; d--) {
             int64_t next = rest / r.dim[d], k = rest - next * r.dim[d];
@@ -166,10 +167,7 @@ __global__ void __launch_bounds__(THREADS)
         load_repeated<STEP>(a, at_a, r.step[0][r.rank - 1] == 0, v);
         load_repeated<STEP>(b, at_b, r.step[1][r.rank - 1] == 0, w);
         for_each<STEP>([&](int k) { v[k] = ELEMENT::of(v[k], w[k], 0, element_attrs{}); });
-        if (STEP == 8)
-            store8(y, i, v);
-        else
-            store1(y, i, v[0]);
+        store<STEP>(y, i, v);
     }
 }
 
@@ -188,9 +186,9 @@ template <class ELEMENT> void launch_binary(const mz_cuda_device *cuda, const mz
     if (mz_broadcast_whole(&r) > 0)
         launch_zip<ELEMENT>(cuda, call);
     else if (n > 0 && r.dim[r.rank - 1] % 8 == 0)
-        repeats_kernel<ELEMENT, 8><<<blocks_at_most_2_20(n / 8, THREADS), THREADS, 0, cuda->stream>>>(a, b, y, r, n);
-    else if (n > 0)
-        repeats_kernel<ELEMENT, 1><<<blocks_at_most_2_20(n, THREADS), THREADS, 0, cuda->stream>>>(a, b, y, r, n);
+        launch_threads<THREADS, true>(cuda, repeats_kernel<ELEMENT, 8>, n / 8, a, b, y, r, n);
+    else
+        launch_threads<THREADS, true>(cuda, repeats_kernel<ELEMENT, 1>, n, a, b, y, r, n);
 }
 
 // --- any operands, integers among them: one element a thread -------------------------------------------------------
@@ -200,8 +198,7 @@ struct operands {
 };
 
 template <class ELEMENT, int N> __global__ void __launch_bounds__(THREADS) operands_kernel(operands o, int64_t n) {
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x; i < n;
-         i += static_cast<int64_t>(gridDim.x) * THREADS) {
+    for (int64_t i = thread_index<THREADS>(); i < n; i += static_cast<int64_t>(gridDim.x) * THREADS) {
         int64_t rest = i, at[MZ_OPERANDS] = {0, 0, 0};
         for (int d = o.loops.rank - 1; d >= 0; d--) {
             // The outermost index is what is left; 32 bits divide several times as fast.
@@ -224,8 +221,7 @@ template <class ELEMENT, int N> void launch_operands(const mz_cuda_device *cuda,
     const int64_t n = mz_shape_count(&mz_out(call, cast, y)->shape);
     for (int j = 0; j < N; j++)
         o.in[j] = mz_cuda_array(&call->in[j]);
-    if (n > 0)
-        operands_kernel<ELEMENT, N><<<blocks_at_most_2_20(n, THREADS), THREADS, 0, cuda->stream>>>(o, n);
+    launch_threads<THREADS, true>(cuda, operands_kernel<ELEMENT, N>, n, o, n);
 }
 
 // --- the ops of element.def, and a few more ------------------------------------------------------------------------

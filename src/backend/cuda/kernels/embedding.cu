@@ -29,7 +29,7 @@ enum { GATHER_BLOCK = 256 };
 // A thread a vector of 8 columns; `vectors` of them a row. An id outside the table gives a row of NaN.
 __global__ void __launch_bounds__(GATHER_BLOCK) embedding_kernel(mz_cu_array table, const int32_t *ids, mz_cu_array y,
                                                                  int64_t n, int64_t rows, int width, int vectors) {
-    int64_t i = static_cast<int64_t>(blockIdx.x) * GATHER_BLOCK + threadIdx.x;
+    int64_t i = thread_index<GATHER_BLOCK>();
     if (i >= n * vectors)
         return;
     int64_t token = i / vectors;
@@ -44,10 +44,8 @@ static void launch_embedding(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *table = mz_in(call, embedding, table), *ids = mz_in(call, embedding, ids); // [V, C], [N]
     const int64_t n = mz_shape_count(&ids->shape);
     const int width = static_cast<int>(table->shape.dim[1]), vectors = (width + 7) / 8;
-    if (n > 0)
-        embedding_kernel<<<blocks_of(n * vectors, GATHER_BLOCK), GATHER_BLOCK, 0, cuda->stream>>>(
-            mz_cuda_array(table), data_of<int32_t>(ids), mz_cuda_array(mz_out(call, embedding, y)), n,
-            table->shape.dim[0], width, vectors);
+    launch_threads<GATHER_BLOCK>(cuda, embedding_kernel, n * vectors, mz_cuda_array(table), data_of<int32_t>(ids),
+                                 mz_cuda_array(mz_out(call, embedding, y)), n, table->shape.dim[0], width, vectors);
 }
 MZ_CUDA_KERNEL(embedding, launch_embedding, storages<"ai", "a", narrow_input>)
 

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n,
     const int each = pairs ? 8 : 4;
     const int64_t vectors = n / each, step = static_cast<int64_t>(gridDim.x) * THREADS;
     const uint4 *from = static_cast<const uint4 *>(x.data);
-    const int64_t first = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    const int64_t first = thread_index<THREADS>();
     uint32_t mine = 0;
     for (int64_t i = first; i < vectors; i += AT_ONCE * step) {
         uint4 w[AT_ONCE];
@@ -76,7 +76,7 @@ static void find_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *a
 __global__ void __launch_bounds__(THREADS)
     widen_kernel(mz_cu_array x, scales_args scales, void *y, int64_t rows, int64_t cols, bool columnwise) {
     const __nv_fp8_interpretation_t format = x.dtype == MEZZO_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    const int64_t i = thread_index<THREADS>();
     if (i < rows * cols) {
         const int64_t row = i / cols, col = i % cols, from = columnwise ? col * ((rows + 15) / 16 * 16) + row : i;
         const float factor =
@@ -133,7 +133,7 @@ __device__ __forceinline__ float up_or_down(float x, bool eight, uint32_t random
 template <int SIZE>
 __global__ void __launch_bounds__(THREADS)
     turn_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int via, const void *rng) {
-    const int64_t parts = (rows + SIZE - 1) / SIZE, index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    const int64_t parts = (rows + SIZE - 1) / SIZE, index = thread_index<THREADS>();
     if (index >= parts * cols)
         return;
     const int64_t part = index / cols, at = part * SIZE * cols + index % cols;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(THREADS)
     blocks_kernel(mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down, int blocks, int via,
                   const uint32_t *amax_of_all, random_args random) {
     const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + SIZE - 1) / SIZE;
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+    const int64_t index = thread_index<THREADS>();
     if (index >= runs * parts)
         return;
     const int64_t run = down ? index % runs : index / parts, part = down ? index / runs : index % parts;

@@ -8,13 +8,9 @@
 
 enum { IMAGE_BLOCK = 256 };
 
-static __device__ __forceinline__ int64_t thread_index() {
-    return static_cast<int64_t>(blockIdx.x) * IMAGE_BLOCK + threadIdx.x;
-}
-
 // --- convolution ---------------------------------------------------------------------------------------------------
 __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_kernel(mz_cu_conv v) {
-    const int64_t i = thread_index();
+    const int64_t i = thread_index<IMAGE_BLOCK>();
     if (i >= v.b * v.p * v.q * v.n)
         return;
     const int64_t n = i % v.n, q = i / v.n % v.q, p = i / v.n / v.q % v.p, b = i / v.n / v.q / v.p;
@@ -35,7 +31,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_kernel(mz_cu_conv v) {
 }
 
 __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dx_kernel(mz_cu_conv v) {
-    const int64_t i = thread_index();
+    const int64_t i = thread_index<IMAGE_BLOCK>();
     if (i >= v.b * v.h * v.w * v.c)
         return;
     const int64_t c = i % v.c, w = i / v.c % v.w, h = i / v.c / v.w % v.h, b = i / v.c / v.w / v.h;
@@ -65,7 +61,7 @@ __device__ __forceinline__ float4 plus(float4 a, float4 b) {
 template <typename T>
 __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_gather_kernel(mz_cu_conv v, const T *taps, T *dx) {
     const int channels = static_cast<int>(v.c / static_cast<int64_t>(sizeof(T) / sizeof(float)));
-    const int64_t i = thread_index(), w = i / channels, h = blockIdx.y, b = blockIdx.z;
+    const int64_t i = thread_index<IMAGE_BLOCK>(), w = i / channels, h = blockIdx.y, b = blockIdx.z;
     if (w >= v.w)
         return;
     T sum = {};
@@ -112,14 +108,14 @@ extern "C" cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv
 static void launch_conv2d(const mz_cuda_device *cuda, const mz_call *call) {
     mz_cu_conv v = conv_of(call, mz_in(call, conv2d, x), mz_in(call, conv2d, w), mz_out(call, conv2d, y));
     v.bias = mz_cuda_array(mz_in(call, conv2d, bias));
-    conv2d_kernel<<<blocks_of(v.b * v.p * v.q * v.n, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+    launch_threads<IMAGE_BLOCK>(cuda, conv2d_kernel, v.b * v.p * v.q * v.n, v);
 }
 MZ_CUDA_KERNEL(conv2d, launch_conv2d, storages<"a", "a">)
 
 static void launch_conv2d_dx(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_cu_conv v =
         conv_of(call, mz_out(call, conv2d_dx, dx), mz_in(call, conv2d_dx, w), mz_in(call, conv2d_dx, dy));
-    conv2d_dx_kernel<<<blocks_of(v.b * v.h * v.w * v.c, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+    launch_threads<IMAGE_BLOCK>(cuda, conv2d_dx_kernel, v.b * v.h * v.w * v.c, v);
 }
 MZ_CUDA_KERNEL(conv2d_dx, launch_conv2d_dx, storages<"a", "a">)
 
@@ -242,7 +238,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(group_norm_
 }
 
 __global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_parameters_kernel(group_norm_args v, norm_gradients out) {
-    const int64_t c = thread_index();
+    const int64_t c = thread_index<IMAGE_BLOCK>();
     if (c < v.c)
         add_images(v, out, c);
 }
@@ -257,8 +253,7 @@ static void launch_group_norm_bwd(const mz_cuda_device *cuda, const mz_call *cal
     float *sums = static_cast<float *>(call->workspace);
     group_norm_bwd_kernel<<<static_cast<unsigned>(v.b * v.groups), IMAGE_BLOCK, 0, cuda->stream>>>(
         v, mz_cuda_array(mz_out(call, group_norm_bwd, dx)), sums);
-    group_norm_parameters_kernel<<<blocks_of(v.c, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(
-        v, norm_gradients_of(call, sums));
+    launch_threads<IMAGE_BLOCK>(cuda, group_norm_parameters_kernel, v.c, v, norm_gradients_of(call, sums));
 }
 MZ_CUDA_KERNEL(group_norm_bwd, launch_group_norm_bwd, group_norm_bwd_prepare)
 
@@ -270,35 +265,21 @@ struct resampling {
     float alpha;
 };
 
-template <int V> static __device__ __forceinline__ void load_some(mz_cu_array a, int64_t i, float x[V]) {
-    if constexpr (V == 8)
-        load8(a, i, x);
-    else
-        x[0] = load1(a, i);
-}
-
-template <int V> static __device__ __forceinline__ void store_some(mz_cu_array a, int64_t i, const float x[V]) {
-    if constexpr (V == 8)
-        store8(a, i, x);
-    else
-        store1(a, i, x[0]);
-}
-
 template <int V>
 __global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, resampling v) {
-    const int64_t i = thread_index(), each = v.channels / V;
+    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.channels / V;
     if (i >= v.rows * v.width * each)
         return;
     const int64_t pixel = i / each, c = (i - pixel * each) * V, h = pixel / v.width, w = pixel - h * v.width;
     float k[V];
-    load_some<V>(x, (h / v.factor * v.from_width + w / v.factor) * v.channels + c, k);
+    load<V>(x, (h / v.factor * v.from_width + w / v.factor) * v.channels + c, k);
     for_each<V>([&](int j) { k[j] *= v.alpha; });
-    store_some<V>(y, i * V, k);
+    store<V>(y, i * V, k);
 }
 
 template <int V>
 __global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, resampling v) {
-    const int64_t i = thread_index(), each = v.channels / V;
+    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.channels / V;
     if (i >= v.rows * v.width * each)
         return;
     const int64_t pixel = i / each, c = (i - pixel * each) * V;
@@ -306,11 +287,11 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_
     float sum[V] = {}, k[V];
     for (int r = 0; r < v.factor; r++)
         for (int s = 0; s < v.factor; s++) {
-            load_some<V>(x, ((h + r) * v.from_width + w + s) * v.channels + c, k);
+            load<V>(x, ((h + r) * v.from_width + w + s) * v.channels + c, k);
             for_each<V>([&](int j) { sum[j] += k[j]; });
         }
     for_each<V>([&](int j) { sum[j] *= v.alpha; });
-    store_some<V>(y, i * V, sum);
+    store<V>(y, i * V, sum);
 }
 
 template <bool LARGER> static void launch_resampling(const mz_cuda_device *cuda, const mz_call *call) {
@@ -322,10 +303,10 @@ template <bool LARGER> static void launch_resampling(const mz_cuda_device *cuda,
                           .factor = call->attrs.factor,
                           .alpha = call->attrs.alpha};
     const bool vectors = v.channels % 8 == 0;
-    const unsigned blocks = blocks_of(v.rows * v.width * v.channels / (vectors ? 8 : 1), IMAGE_BLOCK);
     const auto kernel =
         LARGER ? (vectors ? upsample_kernel<8> : upsample_kernel<1>) : (vectors ? pool_kernel<8> : pool_kernel<1>);
-    kernel<<<blocks, IMAGE_BLOCK, 0, cuda->stream>>>(mz_cuda_array(x), mz_cuda_array(y), v);
+    launch_threads<IMAGE_BLOCK>(cuda, kernel, v.rows * v.width * v.channels / (vectors ? 8 : 1), mz_cuda_array(x),
+                                mz_cuda_array(y), v);
 }
 MZ_CUDA_KERNEL(upsample, launch_resampling<true>, storages<"a", "a">)
 MZ_CUDA_KERNEL(pool, launch_resampling<false>, storages<"a", "a">)
@@ -334,7 +315,7 @@ MZ_CUDA_KERNEL(pool, launch_resampling<false>, storages<"a", "a">)
 // Computes mz_normal4's formula in FP64, as mz_normal4 does; `tensor` is mz_noise_key's.
 __global__ void __launch_bounds__(IMAGE_BLOCK)
     normal_kernel(const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row, uint32_t tensor) {
-    const int64_t quads = (row + 3) / 4, i = thread_index();
+    const int64_t quads = (row + 3) / 4, i = thread_index<IMAGE_BLOCK>();
     if (i >= rows * quads)
         return;
     const int64_t image = i / quads, first = i % quads * 4;
@@ -356,14 +337,15 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
 static void launch_normal(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *y = mz_out(call, normal, y);
     const int64_t rows = y->shape.dim[0], row = mz_shape_count(&y->shape) / rows;
-    normal_kernel<<<blocks_of(rows * ((row + 3) / 4), IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(
-        data_of<int32_t>(mz_in(call, normal, keys)), mz_cuda_array(y), rows, row, mz_noise_key(0, 0).tensor);
+    launch_threads<IMAGE_BLOCK>(cuda, normal_kernel, rows * ((row + 3) / 4),
+                                data_of<int32_t>(mz_in(call, normal, keys)), mz_cuda_array(y), rows, row,
+                                mz_noise_key(0, 0).tensor);
 }
 MZ_CUDA_KERNEL(normal, launch_normal, storages<"i", "a">)
 
 __global__ void __launch_bounds__(IMAGE_BLOCK)
     time_embedding_kernel(mz_cu_array times, mz_cu_array y, int64_t n, int64_t dims, double factor, double longest) {
-    const int64_t i = thread_index(), half = dims / 2;
+    const int64_t i = thread_index<IMAGE_BLOCK>(), half = dims / 2;
     if (i >= n)
         return;
     const double frequency = pow(longest, -static_cast<double>(i % dims % half) / static_cast<double>(half));
@@ -374,8 +356,8 @@ __global__ void __launch_bounds__(IMAGE_BLOCK)
 static void launch_time_embedding(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *y = mz_out(call, time_embedding, y);
     const int64_t n = mz_shape_count(&y->shape);
-    time_embedding_kernel<<<blocks_of(n, IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(
-        mz_cuda_array(mz_in(call, time_embedding, times)), mz_cuda_array(y), n, y->shape.dim[1],
-        static_cast<double>(call->attrs.alpha), static_cast<double>(call->attrs.theta));
+    launch_threads<IMAGE_BLOCK>(cuda, time_embedding_kernel, n, mz_cuda_array(mz_in(call, time_embedding, times)),
+                                mz_cuda_array(y), n, y->shape.dim[1], static_cast<double>(call->attrs.alpha),
+                                static_cast<double>(call->attrs.theta));
 }
 MZ_CUDA_KERNEL(time_embedding, launch_time_embedding, storages<"a", "a">)

@@ -1,16 +1,13 @@
 // Runs the ops between the products that make a matrix orthogonal: a matrix over its norm, a polynomial of a matrix,
 // and rows over the root of an average of their squares.
-#include "host.cuh"
-#include "vec.cuh"
+#include "rows.cuh"
 
-enum { THREADS = 256, WARP = 32, CHUNK = 4096 };
+enum { THREADS = 256, CHUNK = 4096 };
 
 // The sum over the block, in a fixed order; the first thread has it.
 __device__ __forceinline__ double sum_of_block(double sum) {
     __shared__ double sums[THREADS / WARP];
-#pragma unroll
-    for (int step = WARP / 2; step > 0; step >>= 1)
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0)
         sums[threadIdx.x / WARP] = sum;
     __syncthreads();
@@ -170,27 +167,19 @@ struct polynomial {
 template <int N>
 __global__ void __launch_bounds__(THREADS)
     polynomial_kernel(mz_cu_array a, mz_cu_array a2, mz_cu_array y, int64_t n, int64_t side, polynomial c) {
-    const int64_t first = (static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x) * N;
+    const int64_t first = thread_index<THREADS>() * N;
     float x[N], x2[N];
     if (first >= n)
         return;
-    if (N == 8) {
-        widen8(fetch8(a, first), a.dtype, x);
-        widen8(fetch8(a2, first), a2.dtype, x2);
-    } else {
-        x[0] = load1(a, first);
-        x2[0] = load1(a2, first);
-    }
+    load<N>(a, first, x);
+    load<N>(a2, first, x2);
     const int64_t row = first / side, column = first - row * side, diagonal = row % side;
 #pragma unroll
     for (int k = 0; k < N; k++) {
         const float constant = column + k == diagonal ? c.at[0] : 0;
         x[k] = __fmaf_rn(c.at[2], x2[k], __fmaf_rn(c.at[1], x[k], constant));
     }
-    if (N == 8)
-        store8(y, first, x);
-    else
-        store1(y, first, x[0]);
+    store<N>(y, first, x);
 }
 
 static void launch_polynomial(const mz_cuda_device *cuda, const mz_call *call) {
@@ -201,9 +190,8 @@ static void launch_polynomial(const mz_cuda_device *cuda, const mz_call *call) {
     const int64_t n = mz_shape_count(&out->shape), side = mz_cuda_width(out);
     const float *k = call->attrs.coefficients;
     const polynomial c = {{k[0], k[1], k[2]}};
-    if (side % 8 == 0)
-        polynomial_kernel<8><<<blocks_of(n / 8, THREADS), THREADS, 0, cuda->stream>>>(a, a2, y, n, side, c);
-    else
-        polynomial_kernel<1><<<blocks_of(n, THREADS), THREADS, 0, cuda->stream>>>(a, a2, y, n, side, c);
+    const int each = side % 8 == 0 ? 8 : 1;
+    launch_threads<THREADS>(cuda, each == 8 ? polynomial_kernel<8> : polynomial_kernel<1>, n / each, a, a2, y, n, side,
+                            c);
 }
 MZ_CUDA_KERNEL(matrix_polynomial, launch_polynomial, storages<"aa", "a">)

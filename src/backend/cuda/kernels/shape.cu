@@ -38,8 +38,7 @@ template <typename U> __global__ void __launch_bounds__(COPY_BLOCK) parts_kernel
     int64_t width = p.width[which] / size, stride = p.stride / size, offset = p.offset[which] / size;
     U *part = static_cast<U *>(p.part[which]), *whole = static_cast<U *>(p.whole);
     int64_t n = p.outer * width;
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x; i < n;
-         i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
+    for (int64_t i = thread_index<COPY_BLOCK>(); i < n; i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
         int64_t row = i / width, at = row * stride + offset + (i - row * width);
         if (join)
             whole[at] = part[i];
@@ -105,15 +104,14 @@ static void launch_slice(const mz_cuda_device *cuda, const mz_call *call) {
 }
 
 __global__ void __launch_bounds__(COPY_BLOCK) fill_kernel(mz_cu_array y, int64_t n, float value) {
-    const int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x;
+    const int64_t i = thread_index<COPY_BLOCK>();
     if (i < n)
         store_number(y, i, value);
 }
 
 static void launch_fill(const mz_cuda_device *cuda, const mz_tensor *y, float value) {
     const int64_t n = mz_shape_count(&y->shape);
-    if (n > 0)
-        fill_kernel<<<blocks_of(n, COPY_BLOCK), COPY_BLOCK, 0, cuda->stream>>>(mz_cuda_array(y), n, value);
+    launch_threads<COPY_BLOCK>(cuda, fill_kernel, n, mz_cuda_array(y), n, value);
 }
 static void launch_constant(const mz_cuda_device *cuda, const mz_call *call) {
     launch_fill(cuda, mz_out(call, constant, y), call->attrs.alpha);
@@ -130,8 +128,7 @@ static void launch_pad(const mz_cuda_device *cuda, const mz_call *call) {
 
 template <typename U>
 __global__ void __launch_bounds__(COPY_BLOCK) permute_kernel(const U *x, U *y, permute_args p, int64_t n) {
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x; i < n;
-         i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
+    for (int64_t i = thread_index<COPY_BLOCK>(); i < n; i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
         int64_t rest = i, at = 0;
         for (int d = p.rank - 1; d >= 0; d--) {
             int64_t next = rest / p.dim[d];
@@ -158,12 +155,11 @@ static void launch_permute(const mz_cuda_device *cuda, const mz_call *call) {
         p.stride[i] = i == last ? loops.stride[i] : loops.stride[i] / units;
         n *= p.dim[i];
     }
-    if (n > 0)
-        for_units<16>(p.size, [&](auto unit) {
-            using U = decltype(unit);
-            permute_kernel<U><<<blocks_at_most_2_20(n, COPY_BLOCK), COPY_BLOCK, 0, cuda->stream>>>(
-                static_cast<const U *>(x->data), static_cast<U *>(y->data), p, n);
-        });
+    for_units<16>(p.size, [&](auto unit) {
+        using U = decltype(unit);
+        launch_threads<COPY_BLOCK, true>(cuda, permute_kernel<U>, n, static_cast<const U *>(x->data),
+                                         static_cast<U *>(y->data), p, n);
+    });
 }
 
 // Returns the element stored at s; -1: padding.
@@ -177,8 +173,7 @@ __device__ __forceinline__ int64_t element_at(const mz_layout &l, int64_t s) {
 template <typename U>
 __global__ void __launch_bounds__(COPY_BLOCK)
     copy_kernel(const U *x, mz_layout from, U *y, mz_layout to, int64_t n, int64_t stored) {
-    for (int64_t s = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x; s < stored;
-         s += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
+    for (int64_t s = thread_index<COPY_BLOCK>(); s < stored; s += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
         int64_t i = element_at(to, s);
         y[s] = i >= 0 && i < n ? x[layout_index(from, i)] : U{};
     }
@@ -188,12 +183,11 @@ static void launch_copy(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *x = mz_in(call, copy, x), *y = mz_out(call, copy, y);
     const int64_t n = mz_shape_count(&x->shape), stored = mz_stored_count(&y->shape, &y->storage);
     const mz_layout from = mz_cuda_layout(x), to = mz_cuda_layout(y);
-    if (stored > 0)
-        for_units<8>(static_cast<int>(mezzo_dtype_size(x->dtype)), [&](auto unit) {
-            using U = decltype(unit);
-            copy_kernel<U><<<blocks_at_most_2_20(stored, COPY_BLOCK), COPY_BLOCK, 0, cuda->stream>>>(
-                static_cast<const U *>(x->data), from, static_cast<U *>(y->data), to, n, stored);
-        });
+    for_units<8>(static_cast<int>(mezzo_dtype_size(x->dtype)), [&](auto unit) {
+        using U = decltype(unit);
+        launch_threads<COPY_BLOCK, true>(cuda, copy_kernel<U>, stored, static_cast<const U *>(x->data), from,
+                                         static_cast<U *>(y->data), to, n, stored);
+    });
 }
 
 // Programs let the two values share memory, so this runs only where a caller asks for it by hand.
@@ -205,16 +199,15 @@ static void launch_reshape(const mz_cuda_device *cuda, const mz_call *call) {
 }
 
 __global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n, int64_t begin, int64_t step) {
-    int64_t i = static_cast<int64_t>(blockIdx.x) * COPY_BLOCK + threadIdx.x;
+    int64_t i = thread_index<COPY_BLOCK>();
     if (i < n)
         y[i] = static_cast<int32_t>(begin + i * step);
 }
 
 static void launch_arange(const mz_cuda_device *cuda, const mz_call *call) {
     const int64_t n = mz_shape_count(&mz_out(call, arange, y)->shape);
-    if (n > 0)
-        arange_kernel<<<blocks_of(n, COPY_BLOCK), COPY_BLOCK, 0, cuda->stream>>>(
-            data_of<int32_t>(mz_out(call, arange, y)), n, call->attrs.begin, call->attrs.step);
+    launch_threads<COPY_BLOCK>(cuda, arange_kernel, n, data_of<int32_t>(mz_out(call, arange, y)), n, call->attrs.begin,
+                               call->attrs.step);
 }
 
 // --- supported calls -----------------------------------------------------------------------------------------------

@@ -72,9 +72,7 @@ __global__ void __launch_bounds__(THREADS)
             double a = x[v].x, b = x[v].y, e = x[v].z, f = x[v].w;
             sum += (a * a + b * b) + (e * e + f * f);
         }
-#pragma unroll
-        for (int step = 16; step > 0; step >>= 1)
-            sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+        sum = warp_sum(sum);
         if (threadIdx.x % WARP == 0)
             sums[turn][threadIdx.x / WARP] = sum;
         __syncthreads();
@@ -104,19 +102,13 @@ __device__ __forceinline__ double sum_of(const double *x, int64_t n) {
 #pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += NORM_BLOCK)
         sum += x[i];
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1)
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0)
         sums[threadIdx.x / WARP] = sum;
     __syncthreads();
     if (threadIdx.x >= WARP)
         return 0;
-    sum = sums[threadIdx.x];
-#pragma unroll
-    for (int step = 16; step > 0; step >>= 1)
-        sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-    return sum;
+    return warp_sum(sums[threadIdx.x]);
 }
 
 __global__ void __launch_bounds__(NORM_BLOCK)
@@ -177,7 +169,6 @@ static void launch_grad_stats(const mz_cuda_device *cuda, const mz_call *call) {
 MZ_CUDA_KERNEL(grad_stats, launch_grad_stats, grad_stats_prepare)
 
 // --- optimizers ----------------------------------------------------------------------------------------------------
-// constants[1] are those of parameters with weight decay.
 template <typename KIND, int N, int C, bool PADDED, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
     update_kernel(const mz_segment *segments, int n, const mz_opt_state *state, mz_update_rule rule, const float *grad,
@@ -189,13 +180,7 @@ __global__ void __launch_bounds__(THREADS)
         return;
     together.prepare();
     int turn = 0;
-    if (threadIdx.x == 0) {
-        const mz_update_rates rates = rates_of(state, rule);
-        constants[0] = KIND::constants_of(rule, rates, 0);
-        constants[1] = KIND::constants_of(rule, rates, rule.weight_decay);
-        shared = numbers_of(state, rule);
-    }
-    __syncthreads();
+    prepare_step<KIND>(state, rule, constants, &shared);
     const step_numbers numbers = shared;
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
         const float *g = grad + (c.segment.offset - c.segment.grad_shift);

@@ -11,12 +11,13 @@
 #include "host.cuh"
 #include "layout.cuh"
 #include "philox.cuh"
+#include "rows.cuh"
 
 extern "C" {
 #include "mezzo/optimizer.h"
 }
 
-enum { THREADS = 256, WARP = 32, GROUP = 1024 };
+enum { THREADS = 256, GROUP = 1024 };
 
 // --- parts of parameters -------------------------------------------------------------------------------------------
 // before[i] = parts of parameters [0, i) of a group; before[GROUP] = all. Called by the whole block.
@@ -30,12 +31,7 @@ template <typename F> __device__ void running_parts(int n, F count_of, int *befo
         count[k] = s < n ? count_of(s) : 0;
         total += count[k];
     }
-    int scan = total;
-#pragma unroll
-    for (int step = 1; step < WARP; step <<= 1) {
-        int other = __shfl_up_sync(0xFFFFFFFFu, scan, step);
-        scan += lane >= step ? other : 0;
-    }
+    int scan = warp_scan(total);
     __syncthreads(); // the group before is done with `before`
     if (lane == WARP - 1)
         warp_total[warp] = scan;
@@ -327,6 +323,20 @@ __device__ __forceinline__ mz_update_rates rates_of(const mz_opt_state *state, c
 #undef K
 #undef C
 #undef NUMBER
+
+// Computes a step's numbers, and the constants of parameters without weight decay and with it; called by the whole
+// block.
+template <typename KIND>
+__device__ __forceinline__ void prepare_step(const mz_opt_state *state, const mz_update_rule &rule,
+                                             typename KIND::constants constants[2], step_numbers *numbers) {
+    if (threadIdx.x == 0) {
+        const mz_update_rates rates = rates_of(state, rule);
+        constants[0] = KIND::constants_of(rule, rates, 0);
+        constants[1] = KIND::constants_of(rule, rates, rule.weight_decay);
+        *numbers = numbers_of(state, rule);
+    }
+    __syncthreads();
+}
 
 // Updates four elements: gradients, masters and moments.
 template <typename KIND>

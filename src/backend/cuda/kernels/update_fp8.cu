@@ -65,13 +65,7 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
     if (state->skip)
         return;
-    if (threadIdx.x == 0) {
-        const mz_update_rates rates = rates_of(state, rule);
-        constants[0] = KIND::constants_of(rule, rates, 0);
-        constants[1] = KIND::constants_of(rule, rates, rule.weight_decay);
-        shared = numbers_of(state, rule);
-    }
-    __syncthreads();
+    prepare_step<KIND>(state, rule, constants, &shared);
     const step_numbers numbers = shared;
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, line0 = tid / PARTS;
     for_parts(
