@@ -255,6 +255,13 @@ MEZZO_API mezzo_value mezzo_upsample(mezzo_graph *g, mezzo_value x,
                                      int factor); // nearest: [B, H, W, C] → [B, factor·H, factor·W, C]
 MEZZO_API mezzo_value mezzo_average_pool(mezzo_graph *g, mezzo_value x,
                                          int factor); // [B, H, W, C] → [B, H/factor, W/factor, C]
+typedef struct mezzo_windows {
+    int size, stride, dilation; // elements of a window; from one's first element to the next's; between its elements
+    int pad_before, pad_after;  // elements beside the axis that windows may reach and that do not count
+} mezzo_windows;
+// The largest of each window along an axis of x: n elements become (n + pad_before + pad_after - (size - 1)·dilation -
+// 1)/stride + 1, rounded down. NaN stays NaN; the first of equal ones gets the gradient, as in torch's max_pool.
+MEZZO_API mezzo_value mezzo_max_pool(mezzo_graph *g, mezzo_value x, int axis, const mezzo_windows *windows);
 // Cosines, then sines, of factor · time · longest^(-2i/dims), i = 0 … dims/2 - 1: times F32 [B] → FP32 [B, dims], dims
 // even. Has no gradient.
 MEZZO_API mezzo_value mezzo_time_embedding(mezzo_graph *g, mezzo_value times, int64_t dims, float factor,

@@ -73,6 +73,19 @@ mezzo_value mezzo_average_pool(mezzo_graph *g, mezzo_value x, int factor) {
     return mz_build_unary(g, MZ_OP_pool, x, (mz_attrs){.factor = factor, .alpha = alpha});
 }
 
+mezzo_value mezzo_max_pool(mezzo_graph *g, mezzo_value x, int axis, const mezzo_windows *windows) {
+    if (!mz_build_broken(g) && windows == NULL)
+        return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "max_pool: windows is NULL"));
+    const mezzo_windows w = windows != NULL ? *windows : (mezzo_windows){0};
+    return mz_build_unary(g, MZ_OP_max_pool, x,
+                          (mz_attrs){.axis = axis,
+                                     .factor = w.size,
+                                     .stride = w.stride,
+                                     .step = w.dilation,
+                                     .pad_before = w.pad_before,
+                                     .pad_after = w.pad_after});
+}
+
 // Checks that the one input has `rank` dimensions, numbers of `dtype`, and the given first and last dimension (0: any).
 static mezzo_status check_source(const mezzo_graph *g, const char *op, mezzo_value x, mezzo_dtype dtype, int rank,
                                  int64_t first, int64_t last) {

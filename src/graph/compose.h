@@ -29,10 +29,11 @@ mezzo_value mz_compose_number(mz_composition *c, double number);
 mz_compose_fn mz_compose_element;
 mz_compose_fn mz_compose_linear, mz_compose_gelu, mz_compose_layernorm, mz_compose_rmsnorm, mz_compose_embedding,
     mz_compose_attention, mz_compose_attention_masked, mz_compose_softmax, mz_compose_conv2d, mz_compose_group_norm,
-    mz_compose_upsample, mz_compose_pool, mz_compose_rope_table, mz_compose_rope, mz_compose_swiglu, mz_compose_route,
-    mz_compose_dispatch, mz_compose_combine, mz_compose_grouped_linear, mz_compose_cross_entropy, mz_compose_mse,
-    mz_compose_mean, mz_compose_min, mz_compose_prod, mz_compose_cumsum, mz_compose_expand, mz_compose_pad,
-    mz_compose_split, mz_compose_time_embedding, mz_compose_softmax_dx, mz_compose_extremum_dx, mz_compose_prod_dx;
+    mz_compose_upsample, mz_compose_pool, mz_compose_max_pool, mz_compose_rope_table, mz_compose_rope,
+    mz_compose_swiglu, mz_compose_route, mz_compose_dispatch, mz_compose_combine, mz_compose_grouped_linear,
+    mz_compose_cross_entropy, mz_compose_mse, mz_compose_mean, mz_compose_min, mz_compose_prod, mz_compose_cumsum,
+    mz_compose_expand, mz_compose_pad, mz_compose_split, mz_compose_time_embedding, mz_compose_softmax_dx,
+    mz_compose_extremum_dx, mz_compose_prod_dx;
 
 // Builds the composition of `node` as a graph whose inputs are the node's, by slot. *out is NULL where there is no
 // composition of the op with these slots. The caller frees it.

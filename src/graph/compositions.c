@@ -590,6 +590,30 @@ void mz_compose_pad(mz_composition *c) {
     GIVE(pad, y, parts > 1 ? mezzo_concat(c->g, part, parts, axis) : x);
 }
 
+// The first largest stays, and so does the first NaN.
+void mz_compose_max_pool(mz_composition *c) {
+    mezzo_graph *g = c->g;
+    const mz_attrs *a = c->attrs;
+    const mezzo_value whole = IN(max_pool, x);
+    int64_t n;
+    mezzo_value x = along(c, whole, &n), y = MEZZO_NONE;
+    const int64_t outer = mezzo_value_dim(g, x, 0), inner = mezzo_value_dim(g, x, 2), reach = (a->factor - 1) * a->step,
+                  out = (n + a->pad_before + a->pad_after - reach - 1) / a->stride + 1,
+                  missing = reach + out * a->stride - n - a->pad_before, before[] = {0, a->pad_before, 0},
+                  after[] = {0, missing > 0 ? missing : 0, 0};
+    mz_shape shape = *shape_of(c, whole);
+    shape.dim[a->axis] = out;
+    x = mezzo_pad(g, x, before, after, -INFINITY);
+    for (int k = 0; k < a->factor; k++) {
+        const mezzo_value each =
+            VIEW(mezzo_slice(g, x, 1, k * a->step, k * a->step + out * a->stride), outer, out, a->stride, inner);
+        const mezzo_value other = VIEW(mezzo_slice(g, each, 2, 0, 1), outer, out, inner);
+        y = k == 0 ? other
+                   : mezzo_where(g, mezzo_equal(g, y, y), mezzo_where(g, mezzo_less_equal(g, other, y), y, other), y);
+    }
+    GIVE(max_pool, y, viewed_as(c, y, &shape));
+}
+
 void mz_compose_split(mz_composition *c) {
     const mezzo_value x = IN(split, x);
     int64_t at = 0;

@@ -43,6 +43,10 @@ mezzo_status mz_grad_prod(tape *t, int node, int dy) {
     return (void)node, mz_grad_reduced(t, MZ_OP_prod_dx, dy);
 }
 
+mezzo_status mz_grad_max_pool(tape *t, int node, int dy) {
+    return (void)node, mz_grad_reduced(t, MZ_OP_max_pool_dx, dy);
+}
+
 mezzo_status mz_grad_cumsum(tape *t, int node, int dy) {
     (void)node;
     mz_node n = mz_tape_node(t, MZ_OP_cumsum);

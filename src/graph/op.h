@@ -212,10 +212,11 @@ struct mz_attrs {
     float offset; // rmsnorm: added to the weight
     float p;      // dropout, attention
     uint32_t rng; // dropout, attention, random_gradients: the random stream's number (Philox "tensor")
-    int axis;     // reductions, expand: -1 = all elements; cumsum, gather, scatter_add, split, concat, slice, pad
+    int axis;     // reductions, expand: -1 = all elements; cumsum, gather, scatter_add, split, concat, slice, pad,
+                  // max_pool
     int permutation[MEZZO_MAX_RANK];   // permute: y's dimension i is x's dimension permutation[i]
     int64_t begin, end;                // slice, pad: indices along the axis; arange: begin, the first number
-    int64_t step;                      // arange: from one number to the next
+    int64_t step;                      // arange: from one number to the next; max_pool: between a window's elements
     bool elementwise;                  // gather, scatter_add: an index for each element, not for the whole axis
     bool reverse, exclusive;           // cumsum: from the end; without the element itself
     bool causal;                       // attention: query i sees keys 0 … i; else all of them
@@ -230,8 +231,8 @@ struct mz_attrs {
     int groups, top_groups;            // route: experts are chosen from the best top_groups of so many groups; conv2d,
                                        // group_norm: groups of channels
     int stride, pad_before, pad_after; // conv2d: in both directions; rows and columns of zeros above and left, below
-                                       // and right
-    int factor;                        // upsample, pool
+                                       // and right; max_pool: along the axis
+    int factor;                        // upsample, pool; max_pool: elements of a window
     float low, high;                   // clamp
     bool normalise;                    // route: a token's weights add up to 1 (times alpha)
     bool softmax;                      // route: scores are softmax(logits), else sigmoid(logits)

@@ -470,6 +470,19 @@ static mezzo_status infer_pool(rule r, mz_shape *out) {
     return infer_resampled(r, out, false);
 }
 
+static mezzo_status infer_max_pool(rule r, mz_shape *out) {
+    const mz_attrs *a = &r.node->attrs;
+    MEZZO_TRY(infer_along(r, out));
+    const int64_t span = (a->factor - 1) * a->step + 1,
+                  room = out[0].dim[a->axis] + a->pad_before + a->pad_after - span;
+    if (a->factor < 1 || a->stride < 1 || a->step < 1 || a->step > 1 << 24)
+        return mismatch(r, 0, -1, "a window's size, stride and dilation must be 1 or more");
+    if (a->pad_before < 0 || a->pad_after < 0 || a->pad_before >= span || a->pad_after >= span || room < 0)
+        return mismatch(r, 0, -1, "windows must fit, and padding be less than a window");
+    out[0].dim[a->axis] = room / a->stride + 1;
+    return MEZZO_OK;
+}
+
 static mezzo_status infer_mse(rule r, mz_shape *out) {
     if (!mz_shape_equal(shape_of(r, 0), shape_of(r, 1)))
         return mismatch(r, 0, 1, "must be the same");

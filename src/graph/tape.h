@@ -52,6 +52,7 @@ mezzo_status mz_grad_expand(tape *t, int node, int dy);
 mezzo_status mz_grad_max(tape *t, int node, int dy);
 mezzo_status mz_grad_min(tape *t, int node, int dy);
 mezzo_status mz_grad_prod(tape *t, int node, int dy);
+mezzo_status mz_grad_max_pool(tape *t, int node, int dy);
 mezzo_status mz_grad_cumsum(tape *t, int node, int dy);
 mezzo_status mz_grad_gather(tape *t, int node, int dy);
 mezzo_status mz_grad_scatter_add(tape *t, int node, int dy);

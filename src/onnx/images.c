@@ -267,12 +267,18 @@ mezzo_status mz_onnx_conv_transpose(mz_onnx_call *call, int which) {
 
 // --- pooling -------------------------------------------------------------------------------------------------------
 typedef struct pool {
-    bool largest, counts_pads;
+    bool counts_pads;
     int64_t size, stride, dilation, before, after, out;
 } pool;
 
-// Pools along one axis: adjacent windows are one reduction, others a sum or a maximum of shifted values.
-static mezzo_status pool_axis(mz_onnx_call *call, const pool *p, int axis, mezzo_value *v) {
+// Returns how far the last window reaches past the end of an axis of n elements.
+static int64_t past_end(const pool *p, int64_t n) {
+    const int64_t reach = (p->out - 1) * p->stride + (p->size - 1) * p->dilation + 1 - p->before;
+    return reach > n ? reach - n : 0;
+}
+
+// Averages along one axis: adjacent windows are one reduction, others a sum of shifted values.
+static mezzo_status average_axis(mz_onnx_call *call, const pool *p, int axis, mezzo_value *v) {
     mezzo_graph *g = call->build->g;
     const int rank = mezzo_value_rank(g, *v);
     const int64_t n = mezzo_value_dim(g, *v, axis);
@@ -283,21 +289,17 @@ static mezzo_status pool_axis(mz_onnx_call *call, const pool *p, int axis, mezzo
         inner *= i > axis ? dim[i] : 1;
     }
     if (p->size == p->stride && p->dilation == 1 && p->before == 0 && p->out * p->size == n) {
-        *v = mezzo_reduce(g, p->largest ? MEZZO_REDUCE_MAX : MEZZO_REDUCE_MEAN,
-                          mz_onnx_shaped(g, *v, 4, (int64_t[]){outer, p->out, p->size, inner}), 1, (int[]){2}, false);
+        *v = mezzo_mean(g, mz_onnx_shaped(g, *v, 4, (int64_t[]){outer, p->out, p->size, inner}), 2);
         *v = mz_onnx_shaped(g, *v, rank, dim);
         return mezzo_graph_status(g);
     }
-    const int64_t reach = (p->out - 1) * p->stride + (p->size - 1) * p->dilation + 1;
     before[axis] = p->before;
-    after[axis] = reach > n + p->before ? reach - n - p->before : 0;
-    const mezzo_value x = mezzo_pad(g, *v, before, after, p->largest ? -INFINITY : 0);
+    after[axis] = past_end(p, n);
+    const mezzo_value x = mezzo_pad(g, *v, before, after, 0);
     for (int64_t k = 0; k < p->size; k++) {
         const mezzo_value shifted = mz_onnx_strided(g, x, axis, k * p->dilation, p->out, p->stride);
-        *v = k == 0 ? shifted : p->largest ? mezzo_maximum(g, *v, shifted) : mezzo_add(g, *v, shifted);
+        *v = k == 0 ? shifted : mezzo_add(g, *v, shifted);
     }
-    if (p->largest)
-        return mezzo_graph_status(g);
     double *share = mz_onnx_take(call->build, (size_t)p->out, sizeof *share); // the share of each element of a window
     if (!share)
         return MEZZO_ERR_MEMORY;
@@ -338,11 +340,19 @@ mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
             out--;
         if (out < 1 || out > INT64_C(1) << 26 || w.before[i] >= span || w.after[i] >= span || w.size[i] > 4096)
             return mz_onnx_fail(call, MEZZO_ERR_INVALID, "windows that do not fit");
-        const pool p = {largest != 0,  mz_onnx_int_or(call->node, "count_include_pad", 0) != 0,
-                        w.size[i],     w.stride[i],
-                        w.dilation[i], w.before[i],
-                        w.after[i],    out};
-        MEZZO_TRY(pool_axis(call, &p, x->perm[i - (2 - d) + 2], &v));
+        const pool p = {mz_onnx_int_or(call->node, "count_include_pad", 0) != 0,
+                        w.size[i],
+                        w.stride[i],
+                        w.dilation[i],
+                        w.before[i],
+                        w.after[i],
+                        out};
+        const int axis = x->perm[i - (2 - d) + 2];
+        const mezzo_windows form = {(int)p.size, (int)p.stride, (int)p.dilation, (int)p.before, (int)past_end(&p, n)};
+        if (largest)
+            v = mezzo_max_pool(call->build->g, v, axis, &form);
+        else
+            MEZZO_TRY(average_axis(call, &p, axis, &v));
     }
     return mz_onnx_give_as(call, 0, false, x->rank, v, x->perm);
 }

@@ -240,6 +240,25 @@ void bound_pool(trial *t) {
     }
 }
 
+// A sum of dy of at most as many windows as one has elements.
+void bound_max_pool_dx(trial *t) {
+    const mz_attrs *a = &t->attrs;
+    const mz_shape *x = &t->out[0].t.shape, *y = &t->in[0].t.shape;
+    int64_t inner = 1;
+    for (int d = a->axis + 1; d < x->rank; d++)
+        inner *= x->dim[d];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        const int64_t axis = x->dim[a->axis], outer = i / inner / axis, n = y->dim[a->axis];
+        double terms = 0;
+        for (int64_t k = 0; k < a->factor; k++) {
+            const int64_t from = i / inner % axis + a->pad_before - k * a->step;
+            if (from >= 0 && from % a->stride == 0 && from / a->stride < n)
+                terms += fabs(t->in[0].value[(outer * n + from / a->stride) * inner + i % inner]);
+        }
+        t->out[0].bound[i] = a->factor * u32 * terms;
+    }
+}
+
 // The angle may be rounded to FP32 three times, and so may the frequency.
 void bound_time_embedding(trial *t) {
     const int64_t dims = t->out[0].t.shape.dim[1], half = dims / 2;

@@ -276,6 +276,74 @@ void cases_pool(void) {
     each_resampling(MZ_OP_pool);
 }
 
+static const struct windows {
+    mz_shape shape;
+    int axis, size, stride, step, before, after;
+} windows[] = {{{1, {1}}, 0, 1, 1, 1, 0, 0},          {{4, {2, 7, 5, 8}}, 1, 3, 2, 1, 1, 1},
+               {{4, {2, 7, 5, 8}}, 2, 3, 2, 1, 1, 1}, {{3, {3, 9, 13}}, 1, 2, 2, 1, 0, 0},
+               {{2, {5, 17}}, 1, 4, 3, 2, 3, 2},      {{3, {2, 6, 530}}, 1, 5, 1, 1, 4, 4},
+               {{3, {4, 3, 2}}, 0, 2, 5, 3, 3, 1}};
+
+static trial *max_pool_trial(mz_op op, const struct windows *w) {
+    trial *t = trial_new(op);
+    t->attrs = (mz_attrs){.axis = w->axis,
+                          .factor = w->size,
+                          .stride = w->stride,
+                          .step = w->step,
+                          .pad_before = w->before,
+                          .pad_after = w->after};
+    return t;
+}
+
+static mz_shape pooled(const struct windows *w) {
+    mz_shape y = w->shape;
+    y.dim[w->axis] = (y.dim[w->axis] + w->before + w->after - (w->size - 1) * w->step - 1) / w->stride + 1;
+    return y;
+}
+
+static void max_pool(const struct windows *w, mezzo_dtype dtype, bool spoiled) {
+    trial *t = max_pool_trial(MZ_OP_max_pool, w);
+    trial_input(t, 0, dtype, w->shape);
+    trial_output(t, 0, dtype, pooled(w));
+    trial_normal(t, 0, 1);
+    if (spoiled)
+        trial_spoil(t, 0);
+    t->skip_terms = true;
+    trial_finish(t);
+}
+
+void cases_max_pool(void) {
+    for (size_t i = 0; i < MZ_COUNT(windows); i++)
+        for (int d = 0; d < FLOATS; d++)
+            max_pool(&windows[i], floats[d], false);
+    max_pool(&windows[1], MEZZO_F32, true);
+}
+
+// x has few numbers, so that windows have equals, of which the first gets dy.
+void cases_max_pool_dx(void) {
+    for (size_t i = 0; i < MZ_COUNT(windows); i++)
+        for (int d = 0; d < FLOATS; d++) {
+            const struct windows *w = &windows[i];
+            trial *of = max_pool_trial(MZ_OP_max_pool, w), *t = max_pool_trial(MZ_OP_max_pool_dx, w);
+            trial_input(of, 0, floats[d], w->shape);
+            trial_output(of, 0, floats[d], pooled(w));
+            trial_integers(of, 0, 1, 3);
+            trial_reference(of);
+            trial_input(t, 0, floats[d], pooled(w));
+            trial_input(t, 1, floats[d], w->shape);
+            trial_input(t, 2, floats[d], pooled(w));
+            trial_output(t, 0, floats[d], w->shape);
+            trial_normal(t, 0, 1);
+            memcpy(t->in[1].value, of->in[0].value, (size_t)trial_count(&t->in[1]) * sizeof(double));
+            memcpy(t->in[2].value, of->out[0].value, (size_t)trial_count(&t->in[2]) * sizeof(double));
+            trial_store(&t->in[1]);
+            trial_store(&t->in[2]);
+            t->skip_mutations = true; // equals hide a term
+            trial_finish(t);
+            trial_free(of);
+        }
+}
+
 // --- noise and times -----------------------------------------------------------------------------------------------
 void cases_normal(void) {
     static const mz_shape shapes[] = {{1, {1}}, {2, {3, 5}}, {4, {2, 7, 9, 3}}, {3, {2, 64, 64}}};

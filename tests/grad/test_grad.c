@@ -599,6 +599,16 @@ static mezzo_value make_pool(maker *m, int variant) {
     return variant < 2 ? mezzo_average_pool(m->g, param(m, "x", DIMS(1, 6, 6, 2)), 2 + variant) : MEZZO_NONE;
 }
 
+// What is added lets no two elements of a window be equal, or nearly so.
+static mezzo_value make_max_pool(maker *m, int variant) {
+    static const mezzo_windows forms[] = {{2, 2, 1, 0, 0}, {3, 2, 1, 1, 1}, {2, 3, 2, 1, 2}, {5, 1, 1, 0, 0}};
+    if (variant >= (int)MZ_COUNT(forms))
+        return MEZZO_NONE;
+    const mezzo_value steps = mezzo_scale(m->g, mezzo_cast(m->g, mezzo_arange(m->g, 18), MEZZO_F32), 0.3F),
+                      x = mezzo_add(m->g, param(m, "x", DIMS(2, 6, 3)), mezzo_reshape(m->g, steps, DIMS(6, 3)));
+    return mezzo_max_pool(m->g, mezzo_sin(m->g, x), 1, &forms[variant]);
+}
+
 // Have no gradient; what they are multiplied by has.
 static mezzo_value make_time_embedding(maker *m, int variant) {
     if (variant > 0)

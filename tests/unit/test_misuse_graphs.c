@@ -72,6 +72,7 @@ TEST(ops_on_no_graph) {
     REFUSED(mezzo_group_norm_statistics(NULL, v, &out[0], &out[1]));
     NOTHING(mezzo_upsample(NULL, v, 2));
     NOTHING(mezzo_average_pool(NULL, v, 2));
+    NOTHING(mezzo_max_pool(NULL, v, 0, &(mezzo_windows){2, 2, 1, 0, 0}));
     NOTHING(mezzo_time_embedding(NULL, v, 4, 1, 1e4f));
     NOTHING(mezzo_normal(NULL, v, 1, (const int64_t[]){2}));
     NOTHING(mezzo_layernorm(NULL, v, v, v, 1e-5f));
@@ -227,6 +228,11 @@ TEST(ops_that_do_not_fit) {
     SPOILS(mezzo_group_norm(g, x, MEZZO_NONE, MEZZO_NONE, MEZZO_NONE, 1, -1, true));
     SPOILS(mezzo_upsample(g, x, 2));
     SPOILS(mezzo_average_pool(g, x, 0));
+    SPOILS(mezzo_max_pool(g, x, 0, NULL));
+    SPOILS(mezzo_max_pool(g, x, 9, &(mezzo_windows){1, 1, 1, 0, 0}));
+    SPOILS(mezzo_max_pool(g, x, 0, &(mezzo_windows){1, 0, 1, 0, 0}));
+    SPOILS(mezzo_max_pool(g, x, 0, &(mezzo_windows){2, 1, 1, 2, 0}));
+    SPOILS(mezzo_max_pool(g, x, 0, &(mezzo_windows){1 << 20, 1, 1, 0, 0}));
     SPOILS(mezzo_time_embedding(g, i, 4, 1, 1e4f));
     SPOILS(mezzo_normal(g, x, 1, (const int64_t[]){2}));
     SPOILS(mezzo_normal(g, mezzo_constant(g, MEZZO_I32, 1, 2, (const int64_t[]){4, 2}), 2, (const int64_t[]){3, 5}));

@@ -238,6 +238,45 @@ void mz_ref_pool(const mz_call *call) {
     }
 }
 
+// The place in x of the first largest element of window o, in x [outer, axis, inner]; -1: none is inside.
+static int64_t first_largest(const mz_call *call, const mz_tensor *x, mz_ref_view v, int64_t outer, int64_t o,
+                             int64_t inner) {
+    int64_t first = -1;
+    for (int64_t k = 0; k < call->attrs.factor; k++) {
+        const int64_t a = o * call->attrs.stride + k * call->attrs.step - call->attrs.pad_before,
+                      at = (outer * v.axis + a) * v.inner + inner;
+        if (a < 0 || a >= v.axis)
+            continue;
+        if (first < 0 || (!isnan(mz_ref_get(x, first)) && !(mz_ref_get(x, at) <= mz_ref_get(x, first))))
+            first = at;
+    }
+    return first;
+}
+
+void mz_ref_max_pool(const mz_call *call) {
+    const mz_tensor *x = mz_in(call, max_pool, x), *y = mz_out(call, max_pool, y);
+    const mz_ref_view v = mz_ref_view_along(&x->shape, call->attrs.axis);
+    const int64_t n = y->shape.dim[call->attrs.axis];
+    for (int64_t i = 0; i < mz_shape_count(&y->shape); i++) {
+        const int64_t at = first_largest(call, x, v, i / v.inner / n, i / v.inner % n, i % v.inner);
+        mz_ref_put(y, i, at < 0 ? -INFINITY : mz_ref_get(x, at));
+    }
+}
+
+void mz_ref_max_pool_dx(const mz_call *call) {
+    const mz_tensor *x = mz_in(call, max_pool_dx, x), *dy = mz_in(call, max_pool_dx, dy);
+    const mz_ref_view v = mz_ref_view_along(&x->shape, call->attrs.axis);
+    const int64_t n = dy->shape.dim[call->attrs.axis];
+    for (int64_t i = 0; i < mz_shape_count(&x->shape); i++) {
+        const int64_t outer = i / v.inner / v.axis;
+        double sum = 0;
+        for (int64_t o = 0; o < n; o++)
+            if (first_largest(call, x, v, outer, o, i % v.inner) == i)
+                sum += mz_ref_get(dy, (outer * n + o) * v.inner + i % v.inner);
+        mz_ref_put(mz_out(call, max_pool_dx, dx), i, sum);
+    }
+}
+
 // --- noise and times -----------------------------------------------------------------------------------------------
 void mz_ref_normal(const mz_call *call) {
     const mz_shape *shape = &mz_out(call, normal, y)->shape;

@@ -64,6 +64,88 @@ static mezzo_status run_pool(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(pool) = {"pool__" MZ_LEVEL_TEXT, prepare_floats, run_pool};
 
+// --- the largest of windows along an axis --------------------------------------------------------------------------
+typedef struct window_view {
+    axis_view x;
+    int64_t n, size, stride, step, before; // n: windows
+} window_view;
+
+static window_view windows_of(const mz_call *call, const mz_tensor *x, const mz_tensor *y) {
+    const mz_attrs *a = &call->attrs;
+    return (window_view){
+        view_along(&x->shape, a->axis), y->shape.dim[a->axis], a->factor, a->stride, a->step, a->pad_before};
+}
+
+static mezzo_status run_max_pool(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *x = mz_in(call, max_pool, x), *y = mz_out(call, max_pool, y);
+    const window_view v = windows_of(call, x, y);
+    const int64_t rows = v.x.outer * v.n;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.4 * (double)(rows * v.x.inner * v.size)))
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t c = 0; c < v.x.inner; c += MZ_BLOCK) {
+            float x_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK], most[MZ_BLOCK];
+            const int n = (int)min64(MZ_BLOCK, v.x.inner - c);
+            for (int i = 0; i < n; i++)
+                most[i] = -INFINITY;
+            for (int64_t k = 0; k < v.size; k++) {
+                const int64_t a = row % v.n * v.stride + k * v.step - v.before;
+                if (a < 0 || a >= v.x.axis)
+                    continue;
+                const float *each = block_in(x, (row / v.n * v.x.axis + a) * v.x.inner + c, n, x_buffer);
+                for (int i = 0; i < n; i++)
+                    most[i] = most[i] == most[i] && !(each[i] <= most[i]) ? each[i] : most[i];
+            }
+            float *out = block_out(y, row * v.x.inner + c, y_buffer);
+            memcpy(out, most, (size_t)n * sizeof *out);
+            block_done(y, row * v.x.inner + c, n, out);
+        }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(max_pool) = {"max_pool__" MZ_LEVEL_TEXT, prepare_floats, run_max_pool};
+
+// Adds dy of window o to sum where its element k is the first that is not smaller than y.
+static void add_window(const mz_call *call, const window_view *v, int64_t outer, int64_t o, int64_t k, int64_t c, int n,
+                       float *sum) {
+    const mz_tensor *x = mz_in(call, max_pool_dx, x);
+    float x_buffer[MZ_BLOCK], y_buffer[MZ_BLOCK], dy_buffer[MZ_BLOCK], given[MZ_BLOCK];
+    const int64_t first = o * v->stride - v->before, at = (outer * v->n + o) * v->x.inner + c;
+    const float *y = block_in(mz_in(call, max_pool_dx, y), at, n, y_buffer),
+                *dy = block_in(mz_in(call, max_pool_dx, dy), at, n, dy_buffer);
+    memcpy(given, dy, (size_t)n * sizeof *given);
+    for (int64_t j = 0; j <= k; j++) {
+        const int64_t a = first + j * v->step;
+        if (a < 0 || a >= v->x.axis)
+            continue;
+        const float *each = block_in(x, (outer * v->x.axis + a) * v->x.inner + c, n, x_buffer);
+        for (int i = 0; i < n; i++)
+            given[i] = (each[i] < y[i]) == (j < k) ? given[i] : 0;
+    }
+    for (int i = 0; i < n; i++)
+        sum[i] += given[i];
+}
+
+static mezzo_status run_max_pool_dx(mezzo_device *device, const mz_call *call) {
+    const mz_tensor *dx = mz_out(call, max_pool_dx, dx);
+    const window_view v = windows_of(call, dx, mz_in(call, max_pool_dx, dy));
+    const int64_t rows = v.x.outer * v.x.axis;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.4 * (double)(rows * v.x.inner * v.size)))
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t c = 0; c < v.x.inner; c += MZ_BLOCK) {
+            float buffer[MZ_BLOCK], sum[MZ_BLOCK] = {0};
+            const int n = (int)min64(MZ_BLOCK, v.x.inner - c);
+            for (int64_t k = 0; k < v.size; k++) {
+                const int64_t from = row % v.x.axis + v.before - k * v.step;
+                if (from >= 0 && from % v.stride == 0 && from / v.stride < v.n)
+                    add_window(call, &v, row / v.x.axis, from / v.stride, k, c, n, sum);
+            }
+            float *out = block_out(dx, row * v.x.inner + c, buffer);
+            memcpy(out, sum, (size_t)n * sizeof *out);
+            block_done(dx, row * v.x.inner + c, n, out);
+        }
+    return MEZZO_OK;
+}
+const mz_kernel MZ_SYMBOL(max_pool_dx) = {"max_pool_dx__" MZ_LEVEL_TEXT, prepare_floats, run_max_pool_dx};
+
 #if defined(MZ_ISA_PORTABLE)
 // By mz_philox and mz_normal4, whose logarithm and angle are FP64: every device draws the same numbers but for the last
 // bit.

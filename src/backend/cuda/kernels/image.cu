@@ -311,6 +311,96 @@ template <bool LARGER> static void launch_resampling(const mz_cuda_device *cuda,
 MZ_CUDA_KERNEL(upsample, launch_resampling<true>, storages<"a", "a">)
 MZ_CUDA_KERNEL(pool, launch_resampling<false>, storages<"a", "a">)
 
+// --- the largest of windows along an axis --------------------------------------------------------------------------
+// x [outer, axis, inner], y [outer, n, inner]; V elements of inner a thread.
+struct window_args {
+    mz_cu_array x, y, dy, dx;
+    int64_t outer, axis, inner, n;
+    int size, stride, step, before;
+};
+
+template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(window_args v) {
+    const int64_t i = thread_index(), each = v.inner / V;
+    if (i >= v.outer * v.n * each)
+        return;
+    const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.n, first = (row - outer * v.n) * v.stride;
+    float most[V], x[V];
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        most[j] = -INFINITY;
+    for (int k = 0; k < v.size; k++) {
+        const int64_t a = first + static_cast<int64_t>(k) * v.step - v.before;
+        if (a < 0 || a >= v.axis)
+            continue;
+        load_some<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            most[j] = most[j] == most[j] && !(x[j] <= most[j]) ? x[j] : most[j];
+    }
+    store_some<V>(v.y, i * V, most);
+}
+
+// An element gets dy of each window of which it is the first that is not smaller than y.
+template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_dx_kernel(window_args v) {
+    const int64_t i = thread_index(), each = v.inner / V;
+    if (i >= v.outer * v.axis * each)
+        return;
+    const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.axis, own = row - outer * v.axis;
+    float sum[V] = {}, x[V], y[V], given[V];
+    for (int k = 0; k < v.size; k++) {
+        const int64_t from = own + v.before - static_cast<int64_t>(k) * v.step, o = from / v.stride;
+        if (from < 0 || o * v.stride != from || o >= v.n)
+            continue;
+        load_some<V>(v.y, (outer * v.n + o) * v.inner + c, y);
+        load_some<V>(v.dy, (outer * v.n + o) * v.inner + c, given);
+        for (int j = 0; j <= k; j++) {
+            const int64_t a = own - static_cast<int64_t>(k - j) * v.step;
+            if (a < 0)
+                continue;
+            load_some<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
+#pragma unroll
+            for (int l = 0; l < V; l++)
+                given[l] = (x[l] < y[l]) == (j < k) ? given[l] : 0;
+        }
+#pragma unroll
+        for (int l = 0; l < V; l++)
+            sum[l] += given[l];
+    }
+    store_some<V>(v.dx, i * V, sum);
+}
+
+static window_args windows_of(const mz_call *call, const mz_tensor *x, const mz_tensor *y) {
+    const axis_view view(&x->shape, call->attrs.axis);
+    return {.x = mz_cuda_array(x),
+            .y = mz_cuda_array(y),
+            .outer = view.outer,
+            .axis = view.axis,
+            .inner = view.inner,
+            .n = y->shape.dim[call->attrs.axis],
+            .size = call->attrs.factor,
+            .stride = call->attrs.stride,
+            .step = static_cast<int>(call->attrs.step),
+            .before = call->attrs.pad_before};
+}
+
+static void launch_max_pool(const mz_cuda_device *cuda, const mz_call *call) {
+    const window_args v = windows_of(call, mz_in(call, max_pool, x), mz_out(call, max_pool, y));
+    const bool vectors = v.inner % 8 == 0;
+    const auto kernel = vectors ? max_pool_kernel<8> : max_pool_kernel<1>;
+    kernel<<<blocks_of(v.outer * v.n * v.inner / (vectors ? 8 : 1), IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+}
+MZ_CUDA_KERNEL(max_pool, launch_max_pool, storages<"a", "a">)
+
+static void launch_max_pool_dx(const mz_cuda_device *cuda, const mz_call *call) {
+    window_args v = windows_of(call, mz_in(call, max_pool_dx, x), mz_in(call, max_pool_dx, y));
+    v.dy = mz_cuda_array(mz_in(call, max_pool_dx, dy));
+    v.dx = mz_cuda_array(mz_out(call, max_pool_dx, dx));
+    const bool vectors = v.inner % 8 == 0;
+    const auto kernel = vectors ? max_pool_dx_kernel<8> : max_pool_dx_kernel<1>;
+    kernel<<<blocks_of(v.outer * v.axis * v.inner / (vectors ? 8 : 1), IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+}
+MZ_CUDA_KERNEL(max_pool_dx, launch_max_pool_dx, storages<"aaa", "a">)
+
 // --- noise and times -----------------------------------------------------------------------------------------------
 // Computes mz_normal4's formula in FP64, as mz_normal4 does; `tensor` is mz_noise_key's.
 __global__ void __launch_bounds__(IMAGE_BLOCK)
