@@ -145,6 +145,32 @@ static int check_together(const buffers *b, size_t count) {
     return compare(b, &(mz_collective){.kind = MZ_ALL_GATHER, .recv = b->recv, .count = count});
 }
 
+// Sends that run together: different numbers to the next rank, none from rank 0, and the same number to the one before.
+static int check_sent_together(const buffers *b, size_t count) {
+    const int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    mz_collective all[] = {{.kind = MZ_SEND_RECEIVE,
+                            .send = b->send,
+                            .recv = b->recv + count,
+                            .count = count * (size_t)rank,
+                            .dtype = MEZZO_F32,
+                            .root = next,
+                            .from = before,
+                            .received = count * (size_t)before,
+                            .more = 1},
+                           {.kind = MZ_SEND_RECEIVE,
+                            .send = b->send,
+                            .recv = b->recv,
+                            .count = count,
+                            .dtype = MEZZO_F32,
+                            .root = before,
+                            .from = next,
+                            .received = count}};
+    if (fill(b, b->send, count * (size_t)size) != 0)
+        return 1;
+    TRY(device->comm->run(device->comm, device, all));
+    return compare(b, &all[0]) || compare(b, &all[1]);
+}
+
 static int allocate(buffers *b, size_t elements) {
     void *send, *recv;
     b->bytes = elements * sizeof *b->host;
@@ -165,7 +191,7 @@ static int check(void) {
     buffers b = {0};
     int bad = allocate(&b, counts[3] * (size_t)size);
     for (size_t i = 0; i < MZ_COUNT(counts) && !bad; i++) {
-        bad = check_count(&b, counts[i], false) || check_together(&b, counts[i]);
+        bad = check_count(&b, counts[i], false) || check_together(&b, counts[i]) || check_sent_together(&b, counts[i]);
         if (!bad && device->backend->capture_begin != NULL)
             bad = check_count(&b, counts[i], true);
     }
