@@ -699,6 +699,14 @@ mz_tensor mz_params_tensor(const mezzo_params *params, int index) {
     return mz_tensor_absent();
 }
 
+mz_tensor mz_params_low_halves(const mezzo_params *params, int index) {
+    const mz_param *p = &params->list[index];
+    if (p->master != MEZZO_MASTER_SPLIT || p->own == 0)
+        return mz_tensor_absent();
+    return mz_tensor_bytes((char *)params->master + p->low_offset + p->first * (int64_t)sizeof(uint16_t),
+                           (size_t)p->own * sizeof(uint16_t));
+}
+
 mezzo_status mz_params_perturb(mezzo_params *params, double by, uint64_t seed) {
     for (int i = 0; i < mezzo_params_count(params); i++) {
         const size_t n = (size_t)mz_shape_count(&params->list[i].shape);

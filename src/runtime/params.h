@@ -124,6 +124,8 @@ mezzo_status mz_params_settle_quantized(mezzo_params *params);            // wri
 int mz_params_index(const mezzo_params *params, const mezzo_graph *g, size_t i); // the index of g's parameter i; -1:
                                                                                  // not found
 mz_tensor mz_params_tensor(const mezzo_params *params, int index);
+// Returns the low halves of a split master, U16 as bytes, stored as its BF16 copy is; absent where it is not split.
+mz_tensor mz_params_low_halves(const mezzo_params *params, int index);
 
 // Makes parameters as mezzo_params_create_as does, with buffers divided by `cut`. A cut for one rank gives the sums
 // that several ranks compute; NULL: not divided.

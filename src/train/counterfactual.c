@@ -157,58 +157,38 @@ static mezzo_status group_items(mz_counterfactual *c) {
     return MEZZO_OK;
 }
 
-// Views an item's FP32 master in its operand's shape; absent where the device does not have it in that form.
-static mz_tensor master_of(const mezzo_program *p, const mz_counterfactual_item *item, const mz_shape *shape) {
-    mz_tensor master = mz_params_tensor(p->params, item->master);
-    const bool same = mz_shape_equal(&master.shape, shape);
-    if (!mz_present(&master) || master.dtype != MEZZO_F32 || (master.storage.padded && !same) ||
-        mz_shape_count(&master.shape) != mz_shape_count(shape))
-        return mz_tensor_absent();
-    master.shape = *shape;
-    return master;
-}
-
-// Views, on the device, the numbers that a group rounds.
-static mz_tensor numbers_of(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_item *item) {
-    const mz_tensor stored = mz_program_tensor(p, node_of(p, item->call)->in[item->slot]);
-    if (item->master < 0)
-        return stored;
-    const mz_tensor master = master_of(p, item, &stored.shape);
-    return mz_present(&master) ? master
-                               : (mz_tensor){.data = c->master_on_device, .dtype = MEZZO_F32, .shape = stored.shape};
-}
-
 static mz_call call_of(const mz_counterfactual *c, const mezzo_program *p, const mz_counterfactual_group *g) {
-    return (mz_call){.op = MZ_OP_rounding,
-                     .attrs.rounding = &g->formats,
-                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
-                     .n_in = 1,
-                     .in = {numbers_of(c, p, &c->items[g->first])},
-                     .n_out = 2,
-                     .out = {mz_tensor_bytes(c->on_device != NULL ? c->on_device + g->first : NULL,
-                                             (size_t)g->formats.n * sizeof *c->sums),
-                             mz_tensor_absent()}};
+    const mz_counterfactual_item *item = &c->items[g->first];
+    mz_call call = {.op = MZ_OP_rounding,
+                    .attrs.rounding = &g->formats,
+                    .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                    .n_in = 2,
+                    .in = {mz_program_tensor(p, node_of(p, item->call)->in[item->slot]), mz_tensor_absent()},
+                    .n_out = 2,
+                    .out = {mz_tensor_bytes(c->on_device != NULL ? c->on_device + g->first : NULL,
+                                            (size_t)g->formats.n * sizeof *c->sums),
+                            mz_tensor_absent()}};
+    if (item->master >= 0) { // its elements lie where those of the copy do
+        const mz_tensor master = mz_params_tensor(p->params, item->master);
+        call.in[0].data = master.data;
+        call.in[0].dtype = master.dtype;
+        call.in[1] = mz_params_low_halves(p->params, item->master);
+    }
+    return call;
 }
 
 static mezzo_status take_memory(mz_counterfactual *c, const mezzo_program *p) {
     const mz_backend *b = c->device->backend;
-    size_t scratch = 0, masters = 0;
+    size_t scratch = 0;
     for (size_t i = 0; i < c->n_groups; i++) {
         mz_counterfactual_group *g = &c->groups[i];
-        const mz_counterfactual_item *item = &c->items[g->first];
         mz_call call = call_of(c, p, g);
-        const bool brought = item->master >= 0 && call.in[0].data == NULL;
-        const size_t count = brought ? (size_t)p->params->list[item->master].count : 0;
         MEZZO_TRY(mz_prepare(c->device, &call, &g->prepared));
         scratch = g->prepared.workspace > scratch ? g->prepared.workspace : scratch;
-        masters = count > masters ? count : masters;
     }
     c->sums = mz_alloc(c->n + 1, sizeof *c->sums);
-    c->master = masters > 0 ? mz_alloc(masters, sizeof *c->master) : NULL;
-    if (c->sums == NULL || (masters > 0 && c->master == NULL))
+    if (c->sums == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (masters > 0)
-        MEZZO_TRY(b->alloc(c->device, masters * sizeof *c->master, (void **)&c->master_on_device));
     MEZZO_TRY(b->alloc(c->device, scratch + 64, &c->scratch));
     return b->alloc(c->device, (c->n + 1) * sizeof *c->sums, (void **)&c->on_device);
 }
@@ -237,10 +217,8 @@ void mz_counterfactual_free(mz_counterfactual *c) {
         return;
     for (size_t i = 0; i < c->n_groups; i++)
         mz_prepared_free(&c->groups[i].prepared);
-    c->device->backend->release(c->device, c->master_on_device);
     c->device->backend->release(c->device, c->scratch);
     c->device->backend->release(c->device, c->on_device);
-    mz_free(c->master);
     mz_free(c->sums);
     mz_free(c->groups);
     mz_free(c->items);
@@ -253,11 +231,6 @@ static mezzo_status measure_call(void *user, mezzo_program *p, size_t call) {
     for (; c->next < c->n_groups && c->items[c->groups[c->next].first].call == call; c->next++) {
         mz_counterfactual_group *g = &c->groups[c->next];
         mz_call rounding = call_of(c, p, g);
-        if (c->master != NULL && rounding.in[0].data == c->master_on_device) {
-            MEZZO_TRY(mezzo_params_read(p->params, c->items[g->first].master, c->master));
-            MEZZO_TRY(c->device->backend->write(c->device, c->master_on_device, c->master,
-                                                mz_tensor_bytes_stored(&rounding.in[0])));
-        }
         MEZZO_TRY(mz_run(c->device, &g->prepared, &rounding, c->scratch));
     }
     return c->hook != NULL ? c->hook(c->hook_user, p, call) : MEZZO_OK;

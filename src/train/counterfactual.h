@@ -36,7 +36,6 @@ typedef struct mz_counterfactual {
     size_t n_groups, cap_groups, next;  // next: the group that the present step measures next
     void *scratch;                      // on the device: memory for the kernels
     mz_rounding_sums *sums, *on_device; // of each item
-    float *master, *master_on_device;   // memory to convert a master that is not FP32; NULL: there is none
     mz_program_hook hook;               // the hook that the program had before
     void *hook_user;
 } mz_counterfactual;

@@ -35,8 +35,8 @@ void cases_histogram(void) {
 }
 
 // Every format, both directions, shapes with whole and cut tiles; zeros, numbers that underflow and saturate, and what
-// is not finite. The statistics and the rounded numbers must be the reference's.
-static void rounding_case(mezzo_dtype dtype, mezzo_dtype via, mz_shape shape, bool columnwise, int spoilt) {
+// is not finite; split masters. The statistics and the rounded numbers must be the reference's.
+static void rounding_case(mezzo_dtype dtype, mezzo_dtype via, mz_shape shape, bool columnwise, int spoilt, bool split) {
     static const mz_rounding_attrs all = {.n = 8,
                                           .how = {{.blocks = MEZZO_BLOCKS_NVFP4},
                                                   {.blocks = MEZZO_BLOCKS_MXFP8},
@@ -64,6 +64,14 @@ static void rounding_case(mezzo_dtype dtype, mezzo_dtype via, mz_shape shape, bo
         if (spoilt > 0)
             t->in[0].value[n - 1] = spoilt > 1 ? NAN : -INFINITY;
         trial_store(&t->in[0]);
+        if (split) {
+            uint16_t *low = malloc((size_t)n * sizeof *low);
+            for (int64_t i = 0; i < n; i++)
+                low[i] = (uint16_t)(i * 40503); // every number of 16 bits, in no order
+            trial_input(t, 1, MEZZO_U8, SHAPE(2 * n));
+            trial_bytes(t, 1, low, false);
+            free(low);
+        }
         trial_output(t, 0, MEZZO_U8, SHAPE(sizeof none));
         trial_bytes(t, 0, none, true);
         trial_output(t, 1, MEZZO_F32, shape);
@@ -77,11 +85,15 @@ void cases_rounding(void) {
     for (int f = 0; f < FLOATS; f++)
         for (int columnwise = 0; columnwise < 2; columnwise++)
             for (int spoilt = 0; spoilt < 3; spoilt++) {
-                rounding_case(floats[f], MEZZO_F32, SHAPE(1, 1), columnwise, spoilt);
-                rounding_case(floats[f], MEZZO_BF16, SHAPE(3, 45, 161), columnwise, spoilt);
-                if (spoilt == 0)
-                    rounding_case(floats[f], MEZZO_F32, SHAPE(128, 256), columnwise, 0);
+                rounding_case(floats[f], MEZZO_F32, SHAPE(1, 1), columnwise, spoilt, false);
+                rounding_case(floats[f], MEZZO_BF16, SHAPE(3, 45, 161), columnwise, spoilt, false);
+                rounding_case(floats[f], MEZZO_F32, SHAPE(128, 256), columnwise, spoilt, false);
             }
-    rounding_case(MEZZO_F32, MEZZO_F16, SHAPE(8400, 16), false, 0); // more tiles than lanes of the last sum
-    rounding_case(MEZZO_BF16, MEZZO_F32, SHAPE(16, 8400), true, 0);
+    for (int columnwise = 0; columnwise < 2; columnwise++)
+        for (int spoilt = 0; spoilt < 3; spoilt++) {
+            rounding_case(MEZZO_BF16, MEZZO_F32, SHAPE(45, 161), columnwise, spoilt, true);
+            rounding_case(MEZZO_BF16, MEZZO_F16, SHAPE(136, 264), columnwise, spoilt, true);
+        }
+    rounding_case(MEZZO_F32, MEZZO_F16, SHAPE(8400, 16), false, 0, false); // more tiles than lanes of the last sum
+    rounding_case(MEZZO_BF16, MEZZO_F32, SHAPE(16, 8400), true, 0, false);
 }

@@ -2,6 +2,7 @@
 // quantize.
 #include "backend/inspect.h"
 #include "backend/ref/ref.h"
+#include "backend/update.h"
 #include "base/blocks.h"
 #include "quant/entry.h"
 
@@ -9,6 +10,7 @@ enum { LONG = MZ_ROUNDING_LONG, SHORT = MZ_ROUNDING_SHORT };
 
 typedef struct matrix {
     const mz_tensor *t;
+    const uint16_t *low; // NULL, or the other halves of split masters
     int64_t rows, columns;
     mezzo_dtype via;
 } matrix;
@@ -18,8 +20,11 @@ typedef struct box { // of a matrix
 } box;
 
 static float number_at(const matrix *m, int64_t row, int64_t column) {
-    float x = (float)mz_ref_get(m->t, row * m->columns + column);
+    const int64_t i = row * m->columns + column;
+    float x = (float)mz_ref_get(m->t, i);
     uint16_t narrow;
+    if (m->low != NULL)
+        x = mz_master_join(mezzo_f32_to_bf16(x), m->low[mz_tensor_index(m->t, i)]);
     if (m->via != MEZZO_BF16 && m->via != MEZZO_F16)
         return x;
     (void)mezzo_convert(&x, MEZZO_F32, &narrow, m->via, 1);
@@ -136,7 +141,11 @@ static void round_tile(const mz_call *call, int f, const matrix *m, box tile, do
 void mz_ref_rounding(const mz_call *call) {
     const mz_rounding_attrs *a = call->attrs.rounding;
     const mz_shape *shape = &mz_in(call, rounding, x)->shape;
-    const matrix m = {mz_in(call, rounding, x), mz_shape_rows(shape), shape->dim[shape->rank - 1], a->via};
+    const matrix m = {.t = mz_in(call, rounding, x),
+                      .low = mz_in(call, rounding, low)->data,
+                      .rows = mz_shape_rows(shape),
+                      .columns = shape->dim[shape->rank - 1],
+                      .via = a->via};
     const int64_t high = a->columnwise ? LONG : SHORT, wide = a->columnwise ? SHORT : LONG;
     for (int f = 0; f < a->n; f++) {
         mz_rounding_sums *found = (mz_rounding_sums *)mz_out(call, rounding, found)->data + f;

@@ -2,6 +2,7 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/inspect.h"
+#include "backend/update.h"
 
 enum {
     LONG = MZ_ROUNDING_LONG,
@@ -17,6 +18,7 @@ typedef float vf8 __attribute__((vector_size(4 * LANES)));
 
 typedef struct matrix {
     const mz_tensor *t;
+    const uint16_t *low; // NULL, or the other halves of split masters
     mz_layout layout;
     int64_t rows, columns;
     mezzo_dtype via;
@@ -37,8 +39,11 @@ static void read_row(const matrix *m, int64_t row, int64_t column, int n, float 
     const size_t size = mezzo_dtype_size(m->t->dtype);
     for (int64_t at = row * m->columns + column, left = n; left > 0;) {
         const int64_t run = mz_layout_run(&m->layout, at, left);
-        const char *from = (const char *)m->t->data + (size_t)mz_layout_index(&m->layout, at) * size;
+        const int64_t place = mz_layout_index(&m->layout, at);
+        const char *from = (const char *)m->t->data + (size_t)place * size;
         widen_block(from, m->t->dtype, to, (int)run);
+        for (int64_t i = 0; m->low != NULL && i < run; i++)
+            to[i] = mz_master_join(((const uint16_t *)(const void *)from)[i], m->low[place + i]);
         at += run, left -= run, to += run;
     }
     to -= n;
@@ -293,6 +298,7 @@ static size_t plan_of(const mz_call *call, plan *p) {
     const mz_rounding_attrs *a = call->attrs.rounding;
     const mz_shape *shape = &mz_in(call, rounding, x)->shape;
     *p = (plan){.m = {.t = mz_in(call, rounding, x),
+                      .low = mz_in(call, rounding, low)->data,
                       .rows = mz_shape_rows(shape),
                       .columns = shape->dim[shape->rank - 1],
                       .via = a->via},
