@@ -2,6 +2,7 @@
 #include "io/number.h"
 
 #include <errno.h>
+#include <float.h>
 #include <locale.h>
 #include <math.h>
 #include <pthread.h>
@@ -29,18 +30,35 @@ static void c_locale_leave(locale_t previous) {
         uselocale(previous);
 }
 
+// Writes x with that many digits. Returns whether they read as x.
+static bool writes_as(double x, int digits, char out[MZ_NUMBER_MAX]) {
+    snprintf(out, MZ_NUMBER_MAX, "%.*g", digits, x);
+    return strtod(out, NULL) == x;
+}
+
+// Returns how many digits of a decimal there are from the first to the last that is not 0.
+static int significant_digits(const char *text) {
+    int n = 0, last = 0;
+    for (; *text != '\0' && *text != 'e'; text++) {
+        n += *text >= '0' && *text <= '9' && (n > 0 || *text != '0');
+        last = *text >= '1' && *text <= '9' ? n : last;
+    }
+    return last;
+}
+
 const char *mz_number_format(double x, char out[MZ_NUMBER_MAX]) {
     if (isnan(x))
         return strcpy(out, "nan");
     if (isinf(x))
         return strcpy(out, x > 0 ? "inf" : "-inf");
     locale_t previous = c_locale_enter();
-    // 17 digits always suffice for a double (IEEE 754-2019, 5.12.2).
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, MZ_NUMBER_MAX, "%.*g", digits, x);
-        if (strtod(out, NULL) == x)
-            break;
-    }
+    // 17 digits always suffice for a double (IEEE 754-2019, 5.12.2). A decimal of at most 15 that reads as x is what 15
+    // digits of x are, but for zeros; subnormal numbers have fewer.
+    int digits = 1;
+    if (fabs(x) >= DBL_MIN)
+        digits = writes_as(x, DBL_DIG, out) ? significant_digits(out) : DBL_DIG + 1;
+    while (!writes_as(x, digits, out))
+        digits++;
     c_locale_leave(previous);
     if (!strchr(out, '.')) {
         char *exponent = strchr(out, 'e');

@@ -65,12 +65,13 @@ static void rounding_case(mezzo_dtype dtype, mezzo_dtype via, mz_shape shape, bo
             t->in[0].value[n - 1] = spoilt > 1 ? NAN : -INFINITY;
         trial_store(&t->in[0]);
         if (split) {
-            uint16_t *low = malloc((size_t)n * sizeof *low);
+            uint16_t *low = mz_alloc((size_t)n, sizeof *low);
+            assert_non_null(low);
             for (int64_t i = 0; i < n; i++)
                 low[i] = (uint16_t)(i * 40503); // every number of 16 bits, in no order
             trial_input(t, 1, MEZZO_U8, SHAPE(2 * n));
             trial_bytes(t, 1, low, false);
-            free(low);
+            mz_free(low);
         }
         trial_output(t, 0, MEZZO_U8, SHAPE(sizeof none));
         trial_bytes(t, 0, none, true);
