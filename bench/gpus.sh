@@ -74,7 +74,7 @@ left() {
     local job ranks
     [[ $all -gt 1 ]] || return 0
     timeout "$(seconds 60)" "$mezzo" launch -n "$all" --restarts 1 --min-ranks $((all - 1)) -- train --model gpt2 --layers 4 --heads 4 \
-        --d-model $((tiny == 1 ? 32 : 256)) --seq-len $((tiny == 1 ? 16 : 256)) --batch-size 1 --global-batch 12 --steps $((tiny == 1 ? 600 : 4000)) \
+        --d-model $((tiny == 1 ? 32 : 256)) --seq-len $((tiny == 1 ? 16 : 256)) --batch-size 1 --global-batch 12 --steps $((tiny == 1 ? 600 : 2000)) \
         --precision bf16 "${common[@]}" --checkpoint-every 200 --out left >"$out/left.log" 2>&1 &
     job=$!
     for ((i = 0; i < 300; i++)); do [[ -e left/checkpoints/step-00000400 ]] && break; sleep 0.1; done
