@@ -226,39 +226,6 @@ __device__ __forceinline__ void fetch_run_if(bool now, uint32_t to, const void *
         : "memory");
 }
 
-template <bool TILES> struct block_loads {
-    const mz_cu_fp8_block &g;
-    int rank, row, col;
-    // A cluster's second tile may lie after all rows, and half of b's after all columns: these have no scales.
-    uint32_t of_a, of_b;
-    const float *a_scale, *b_scale;
-    bool now = (threadIdx.x & 31) == 0;
-    __device__ __forceinline__ block_loads(const mz_cu_fp8_block &args, const tile_share &s, uint32_t block)
-        : g(args), rank(static_cast<int>(block)) {
-        const int first = static_cast<int>(s.right) * COLS;
-        row = static_cast<int>(s.down * (CLUSTER * ROWS)) + rank * ROWS, col = first + rank * HALF;
-        of_a = row < g.a_pitch ? ROWS * 4 : 0;
-        of_b = TILES ? 0 : (g.b_pitch - first < COLS ? HALF : COLS) * 4;
-        a_scale = g.a_scale + s.from * g.a_pitch + row, b_scale = g.b_scale;
-        if (!TILES)
-            b_scale += s.from * g.b_pitch + first;
-    }
-    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) {
-        const uint32_t ready = ring.full(), to = ring.slot();
-        const uint32_t scales = ring.m.address + AT_SCALES + ring.stage() * SCALE_BYTES;
-        barrier_wait(ring.empty(), ring.parity() ^ 1);
-        expect_if(now, ready, STAGE + of_a + of_b);
-        fetch_box_if(now, to, maps.a, k * L, row, ready);
-        fetch_box_for_all_if(now, to + A_BYTES + rank * (B_BYTES / CLUSTER), maps.b, k * L, col, ready);
-        fetch_run_if(now && of_a > 0, scales, a_scale, of_a, ready);
-        a_scale += g.a_pitch;
-        if (!TILES) {
-            fetch_run_if(now, scales + ROWS * 4, b_scale, of_b, ready);
-            b_scale += g.b_pitch;
-        }
-    }
-};
-
 // --- products ------------------------------------------------------------------------------------------------------
 // Products of both warpgroups asked for together end together; then both promote, and nothing multiplies. So with turns
 // either asks when the other has asked. Where sums are short, or promotion takes longer than products, they cost more
@@ -303,113 +270,144 @@ __device__ __forceinline__ float2 column_scales(uint32_t at) {
     return v;
 }
 
-template <bool TILES> struct block_warp : tile_warp {
-    int line;
-    bool turns, ready = false; // ready: the next stage is known to be full
-    __device__ __forceinline__ block_warp(const mz_cu_fp8_block &g, const tile_memory &m) : tile_warp(g, m) {
-        line = group * GROUP_ROWS + warp * 16 + (lane >> 2);
-        turns = TILES && static_cast<int>((g.inner + L - 1) / L) >= LONG;
-        turn_pass(turns && group == 1, group); // the first turn is the other's
-    }
-    __device__ __forceinline__ void end() const { turn_wait(turns && group == 0, group); } // the last that was passed
-};
-
-template <bool TILES, bool LOW, bool LINES> struct block_sums {
-    float d[16][4], total[2][16][4];
-    bool both; // halves of the tile
-    const float *of;
-    float next[2];
-    __device__ __forceinline__ block_sums(const mz_cu_fp8_block &g, const block_warp<TILES> &, const tile_share &s) {
-        const int col = static_cast<int>(s.right) * COLS;
-        both = col + HALF < g.cols;
-#pragma unroll
-        for (int i = 0; i < 128; i++)
-            total[i / 64][i / 4 % 16][i % 4] = 0;
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            d[i / 4][i % 4] = 0;
-        of = g.b_scale + s.from * g.b_step + col / HALF * g.b_tile; // TILES
-        next[0] = next[1] = 0;
-        if (TILES)
-            tile_scales(of, both, g.b_tile, next);
-    }
-    template <typename R>
-    __device__ __forceinline__ void multiply(const mz_cu_fp8_block &g, block_warp<TILES> &w, const tile_share &s, int k,
-                                             const R &ring) {
-        const uint32_t stage = ring.stage(), place = ring.slot();
-        const uint32_t right_of = w.memory.address + AT_SCALES + stage * SCALE_BYTES + ROWS * 4 + (w.lane & 3) * 8;
-        const float *scales = reinterpret_cast<const float *>(w.memory.shared + AT_SCALES + stage * SCALE_BYTES);
-        const float tile[2] = {next[0], next[1]};
-        of += g.b_step;
-        if (TILES && k + 1 < s.to)
-            tile_scales(of, both, g.b_tile, next);
-        if (!w.ready)
-            barrier_wait(ring.full(), ring.parity());
-        R after = ring;
-        after.advance();
-        const float up = scales[w.line], down = scales[w.line + 8]; // of the rows lane/4 and lane/4 + 8
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            if (h == 1 && !both)
-                continue;
-            turn_wait(w.turns, w.group);
-            ask_piece(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
-                      wgmma_operand(place + A_BYTES + h * (HALF * L), 0));
-            turn_pass(w.turns, w.group);
-            float2 right[AHEAD];
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++)
-                right[j] = TILES ? make_float2(tile[h], tile[h]) : column_scales(right_of + (h * HALF + j * 8) * 4);
-            if (h == 1 || !both)
-                w.ready = barrier_passed(after.full(), after.parity());
-            wgmma_wait<0>();
-            wgmma_settle(d);
-#pragma unroll
-            for (int j = 0; j < 16; j++) {
-                const float2 r = right[j % AHEAD];
-                if (!TILES && j + AHEAD < 16)
-                    right[j % AHEAD] = column_scales(right_of + (h * HALF + (j + AHEAD) * 8) * 4);
-                total[h][j][0] = fmaf(d[j][0], up * r.x, total[h][j][0]);
-                total[h][j][1] = fmaf(d[j][1], up * r.y, total[h][j][1]);
-                total[h][j][2] = fmaf(d[j][2], down * r.x, total[h][j][2]);
-                total[h][j][3] = fmaf(d[j][3], down * r.y, total[h][j][3]);
-            }
-        }
-        __syncwarp(); // all lanes have read their scales
-        if (w.lane < CLUSTER)
-            barrier_arrive_at(ring.empty(), static_cast<uint32_t>(w.lane));
-    }
-    template <typename R>
-    __device__ __forceinline__ void finish(const mz_cu_fp8_block &g, const block_warp<TILES> &w, const tile_share &s,
-                                           const R &) {
-        const int64_t row =
-            static_cast<int64_t>(s.down) * (CLUSTER * ROWS) + w.rank * ROWS + w.group * GROUP_ROWS + w.warp * 16;
-        const int col = static_cast<int>(s.right) * COLS;
-        const uint32_t strip =
-            w.memory.address + AT_STRIPS + static_cast<uint32_t>(w.group * (WARPGROUP / 32) + w.warp) * STRIP;
-        store_half<LOW, LINES>(g, row, col, s.split, total[0], strip);
-        if (both)
-            store_half<LOW, LINES>(g, row, col + HALF, s.split, total[1], strip);
-    }
-};
 #endif
-template <bool TILES, bool LOW, bool LINES> struct block_policy : tile_policy {
-    enum { STAGES = ::STAGES, SLOT = STAGE, BESIDE = WARPS * STRIP + STAGES * SCALE_BYTES };
+
+template <bool TILES, bool LOW, bool LINES> struct block_policy : tile_policy<STAGES> {
+    enum { SLOT = STAGE, BESIDE = WARPS * STRIP + STAGES * SCALE_BYTES };
     enum : bool { UNROLLED = false };
     using args = mz_cu_fp8_block;
+    using fetch_stage = stage_by_turns<STAGES>;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using walk = dense_walk<args, ROWS, COLS, L, BAND, true>;
-    using loads = block_loads<TILES>;
-    using warp = block_warp<TILES>;
-    using sums = block_sums<TILES, LOW, LINES>;
-    using fetch_stage = stage_by_turns<STAGES>;
-    using stage = stage_by_count<STAGES>;
     static __device__ __forceinline__ bool fetches() {
         return __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0) == 0;
     }
     static __device__ __forceinline__ int readers(int) {
         return CLUSTER * WARPS;
-    } // both blocks' read what either fetches
+    } // of both blocks
+
+    struct loads {
+        const mz_cu_fp8_block &g;
+        int rank, row, col;
+        // A cluster's second tile may lie after all rows, and half of b's after all columns: these have no scales.
+        uint32_t of_a, of_b;
+        const float *a_scale, *b_scale;
+        bool now = (threadIdx.x & 31) == 0;
+        __device__ __forceinline__ loads(const mz_cu_fp8_block &args, const tile_share &s, uint32_t block)
+            : g(args), rank(static_cast<int>(block)) {
+            const int first = static_cast<int>(s.right) * COLS;
+            row = static_cast<int>(s.down * (CLUSTER * ROWS)) + rank * ROWS, col = first + rank * HALF;
+            of_a = row < g.a_pitch ? ROWS * 4 : 0;
+            of_b = TILES ? 0 : (g.b_pitch - first < COLS ? HALF : COLS) * 4;
+            a_scale = g.a_scale + s.from * g.a_pitch + row, b_scale = g.b_scale;
+            if (!TILES)
+                b_scale += s.from * g.b_pitch + first;
+        }
+        __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const auto &ring) {
+            const uint32_t ready = ring.full(), to = ring.slot();
+            const uint32_t scales = ring.m.address + AT_SCALES + ring.stage() * SCALE_BYTES;
+            barrier_wait(ring.empty(), ring.parity() ^ 1);
+            expect_if(now, ready, STAGE + of_a + of_b);
+            fetch_box_if(now, to, maps.a, k * L, row, ready);
+            fetch_box_for_all_if(now, to + A_BYTES + rank * (B_BYTES / CLUSTER), maps.b, k * L, col, ready);
+            fetch_run_if(now && of_a > 0, scales, a_scale, of_a, ready);
+            a_scale += g.a_pitch;
+            if (!TILES) {
+                fetch_run_if(now, scales + ROWS * 4, b_scale, of_b, ready);
+                b_scale += g.b_pitch;
+            }
+        }
+    };
+
+    struct warp : tile_warp {
+        int line;
+        bool turns, ready = false; // ready: the next stage is known to be full
+        __device__ __forceinline__ warp(const mz_cu_fp8_block &g, const tile_memory &m) : tile_warp(g, m) {
+            line = group * GROUP_ROWS + index * 16 + (lane >> 2);
+            turns = TILES && static_cast<int>((g.inner + L - 1) / L) >= LONG;
+            turn_pass(turns && group == 1, group); // the first turn is the other's
+        }
+        __device__ __forceinline__ void end() const {
+            turn_wait(turns && group == 0, group);
+        } // the last that was passed
+    };
+
+    struct sums {
+        float d[16][4], total[2][16][4];
+        bool both; // halves of the tile
+        const float *of;
+        float next[2];
+        __device__ __forceinline__ sums(const mz_cu_fp8_block &g, const warp &, const tile_share &s) {
+            const int col = static_cast<int>(s.right) * COLS;
+            both = col + HALF < g.cols;
+#pragma unroll
+            for (int i = 0; i < 128; i++)
+                total[i / 64][i / 4 % 16][i % 4] = 0;
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                d[i / 4][i % 4] = 0;
+            of = g.b_scale + s.from * g.b_step + col / HALF * g.b_tile; // TILES
+            next[0] = next[1] = 0;
+            if (TILES)
+                tile_scales(of, both, g.b_tile, next);
+        }
+        __device__ __forceinline__ void multiply(const mz_cu_fp8_block &g, warp &w, const tile_share &s, int k,
+                                                 const auto &ring) {
+            const uint32_t stage = ring.stage(), place = ring.slot();
+            const uint32_t right_of = w.memory.address + AT_SCALES + stage * SCALE_BYTES + ROWS * 4 + (w.lane & 3) * 8;
+            const float *scales = reinterpret_cast<const float *>(w.memory.shared + AT_SCALES + stage * SCALE_BYTES);
+            const float tile[2] = {next[0], next[1]};
+            of += g.b_step;
+            if (TILES && k + 1 < s.to)
+                tile_scales(of, both, g.b_tile, next);
+            if (!w.ready)
+                barrier_wait(ring.full(), ring.parity());
+            auto after = ring;
+            after.advance();
+            const float up = scales[w.line], down = scales[w.line + 8]; // of the rows lane/4 and lane/4 + 8
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (h == 1 && !both)
+                    continue;
+                turn_wait(w.turns, w.group);
+                ask_piece(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
+                          wgmma_operand(place + A_BYTES + h * (HALF * L), 0));
+                turn_pass(w.turns, w.group);
+                float2 right[AHEAD];
+#pragma unroll
+                for (int j = 0; j < AHEAD; j++)
+                    right[j] = TILES ? make_float2(tile[h], tile[h]) : column_scales(right_of + (h * HALF + j * 8) * 4);
+                if (h == 1 || !both)
+                    w.ready = barrier_passed(after.full(), after.parity());
+                wgmma_wait<0>();
+                wgmma_settle(d);
+#pragma unroll
+                for (int j = 0; j < 16; j++) {
+                    const float2 r = right[j % AHEAD];
+                    if (!TILES && j + AHEAD < 16)
+                        right[j % AHEAD] = column_scales(right_of + (h * HALF + (j + AHEAD) * 8) * 4);
+                    total[h][j][0] = fmaf(d[j][0], up * r.x, total[h][j][0]);
+                    total[h][j][1] = fmaf(d[j][1], up * r.y, total[h][j][1]);
+                    total[h][j][2] = fmaf(d[j][2], down * r.x, total[h][j][2]);
+                    total[h][j][3] = fmaf(d[j][3], down * r.y, total[h][j][3]);
+                }
+            }
+            __syncwarp(); // all lanes have read their scales
+            if (w.lane < CLUSTER)
+                barrier_arrive_at(ring.empty(), static_cast<uint32_t>(w.lane));
+        }
+        __device__ __forceinline__ void finish(const mz_cu_fp8_block &g, const warp &w, const tile_share &s,
+                                               const auto &) {
+            const int64_t row =
+                static_cast<int64_t>(s.down) * (CLUSTER * ROWS) + w.rank * ROWS + w.group * GROUP_ROWS + w.index * 16;
+            const int col = static_cast<int>(s.right) * COLS;
+            const uint32_t strip =
+                w.memory.address + AT_STRIPS + static_cast<uint32_t>(w.group * (WARPGROUP / 32) + w.index) * STRIP;
+            store_half<LOW, LINES>(g, row, col, s.split, total[0], strip);
+            if (both)
+                store_half<LOW, LINES>(g, row, col + HALF, s.split, total[1], strip);
+        }
+    };
 #endif
 };
 
@@ -444,10 +442,6 @@ bool describe(CUtensorMap *map, const void *data, int64_t rows, int64_t inner, i
     return describe_boxes<2>(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, data, {inner, rows}, {stride}, {L, HALF});
 }
 
-int64_t pairs_of(const mz_cu_fp8_block &g) {
-    return (g.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS) * ((g.cols + COLS - 1) / COLS);
-}
-
 template <bool TILES, bool LOW, bool LINES>
 cudaError_t run(cudaStream_t stream, const mz_cu_fp8_block &g, int sms, bool prepare) {
     using policy = block_policy<TILES, LOW, LINES>;
@@ -456,7 +450,8 @@ cudaError_t run(cudaStream_t stream, const mz_cu_fp8_block &g, int sms, bool pre
     CUtensorMap a, b;
     if (!describe(&a, g.a, g.rows, g.inner, g.a_stride) || !describe(&b, g.b, g.cols, g.inner, g.b_stride))
         return cudaErrorNotSupported;
-    const cudaError_t error = launch_tiles<policy>(stream, g, a, b, pairs_of(g) * g.splits, sms);
+    const cudaError_t error =
+        launch_tiles<policy>(stream, g, a, b, count_pairs<ROWS, COLS>(g.rows, g.cols) * g.splits, sms);
     if (error != cudaSuccess || g.splits == 1)
         return error;
     return launch_dependent(stream, add_parts_kernel, static_cast<unsigned>((g.rows * g.cols + BLOCK - 1) / BLOCK),
@@ -481,22 +476,9 @@ cudaError_t run_either(cudaStream_t stream, const mz_cu_fp8_block &g, int sms, b
 }
 } // namespace
 
-// By rough times in ns: a piece takes 700, two more begin and end a tile, and a part of the sum is written and read.
 extern "C" int mz_cu_fp8_block_splits(const mz_cu_fp8_block *g, int sms) {
-    enum { MOST = 16, LEAST_PIECES = 4, PIECE = 700, EDGES = 2, LAUNCH = 3000, BYTES_PER_NS = 3000 };
-    const int64_t pieces = (g->inner + L - 1) / L, pairs = pairs_of(*g), clusters = sms / CLUSTER;
-    int64_t best = 0;
-    int splits = 1;
-    for (int s = 1; s <= MOST && (s == 1 || pieces / s >= LEAST_PIECES); s++) {
-        int64_t time = (pairs * s + clusters - 1) / clusters * ((pieces + s - 1) / s + EDGES) * PIECE;
-        if (s > 1)
-            time += LAUNCH + 8 * s * g->rows * g->cols / BYTES_PER_NS;
-        if (s == 1 || time < best) {
-            best = time;
-            splits = s;
-        }
-    }
-    return splits;
+    return choose_splits(count_pairs<ROWS, COLS>(g->rows, g->cols), (g->inner + L - 1) / L, g->rows * g->cols, sms,
+                         {700, 3000, 3000});
 }
 
 extern "C" cudaError_t mz_cu_fp8_block_run(cudaStream_t stream, const mz_cu_fp8_block *g, int sms, bool prepare) {

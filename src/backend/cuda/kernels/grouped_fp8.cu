@@ -116,98 +116,90 @@ __device__ __forceinline__ void store(const mz_cu_grouped &g, int64_t first, int
     }
 }
 
-struct fp8_loads { // a warp's
-    const fp8_tile &t;
-    __device__ __forceinline__ fp8_loads(const grouped_fp8_args &, const fp8_tile &of, uint32_t) : t(of) {}
-    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int l, const R &ring) const {
-        const uint32_t ready = ring.full(), to = ring.slot();
-        if (threadIdx.x == 0) {
-            barrier_wait(ring.empty(), ring.parity() ^ 1);
-            barrier_expect(ready, 2 * OPERAND);
-            fetch_box(to, maps.a, t.a_col + l, t.a_row, ready);
-            fetch_box(to + OPERAND, maps.b, t.b_col + l, t.b_row, ready);
-        }
-        __syncwarp();
-    }
-};
-
-struct fp8_warp : tile_warp {
-    float a_scale, b_scale;
-    __device__ __forceinline__ fp8_warp(const grouped_fp8_args &args, const tile_memory &m) : tile_warp(args, m) {
-        a_scale = *args.fp8.a_scale, b_scale = *args.fp8.b_scale;
-    }
-};
-
-template <int OP, bool WIDE, bool LOW> struct fp8_sums {
-    float d[16][4], total[16][4];
-    __device__ __forceinline__ fp8_sums(const grouped_fp8_args &, const fp8_warp &, const fp8_tile &) {
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            total[i / 4][i % 4] = d[i / 4][i % 4] = 0;
-    }
-    template <typename R>
-    __device__ __forceinline__ void multiply(const grouped_fp8_args &, const fp8_warp &w, const fp8_tile &t, int l,
-                                             const R &ring) {
-        const uint32_t place = ring.slot();
-        barrier_wait(ring.full(), ring.parity());
-        const int first = l == 0 ? t.others : 0;
-        if (OP != MZ_CU_GROUPED_Y && (first > 0 || t.to - l < L)) // y's x and w end with what is summed over
-            keep_only(ring.m.shared + ring.stage() * 2 * OPERAND, first, t.to - l);
-        multiply_piece<WIDE>(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
-                             wgmma_operand(place + OPERAND, 0));
-        if ((threadIdx.x & 31) == 0)
-            barrier_arrive(ring.empty());
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            total[i / 4][i % 4] += d[i / 4][i % 4];
-    }
-    template <typename R>
-    __device__ __forceinline__ void finish(const grouped_fp8_args &args, const fp8_warp &w, const fp8_tile &t,
-                                           const R &) {
-        const mz_cu_grouped &g = args.fp8.g;
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            total[i / 4][i % 4] = total[i / 4][i % 4] * w.a_scale * w.b_scale;
-        constexpr bool DW = OP == MZ_CU_GROUPED_DW;
-        const int row_length = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
-        const int64_t row = DW ? static_cast<int64_t>(t.expert) * g.n + t.m0 : static_cast<int64_t>(t.first) + t.m0;
-        store<LOW>(g, row * row_length + t.c0, row_length, w.group * GROUP_ROWS + w.warp * 16,
-                   DW ? g.n - t.m0 : t.last - t.first - t.m0, row_length - t.c0, total);
-    }
-};
-
-template <int OP> struct fp8_walk {
-    static constexpr int pieces = 0;
-    int64_t index = blockIdx.x, tiles;
-    __device__ __forceinline__ fp8_walk(const grouped_fp8_args &g) : tiles(g.tiles) {}
-    __device__ __forceinline__ bool more() const { return index < tiles; }
-    __device__ __forceinline__ void next() { index += gridDim.x; }
-    __device__ __forceinline__ grouped_place find(const grouped_fp8_args &g) const {
-        return grouped_locate<OP, TILE>(g.fp8.g, index);
-    }
-    __device__ __forceinline__ fp8_tile tile(const grouped_fp8_args &g, const grouped_place &place) const {
-        return tile_of<OP>(g.fp8.g, place);
-    }
-};
 #endif
 
-template <int OP, bool WIDE, bool LOW> struct grouped_fp8 : tile_policy {
-    enum { STAGES = 6, SLOT = 2 * OPERAND, STEP = L };
+template <int OP, bool WIDE, bool LOW> struct grouped_fp8 : tile_policy<6> {
+    enum { SLOT = 2 * OPERAND, STEP = L };
     enum : bool { CLUSTERED = false };
     using args = grouped_fp8_args;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using walk = fp8_walk<OP>;
-    using loads = fp8_loads;
-    using warp = fp8_warp;
-    using sums = fp8_sums<OP, WIDE, LOW>;
-    using stage = stage_by_count<STAGES>;
-    using fetch_stage = stage;
     static __device__ __forceinline__ bool fetches() {
         return threadIdx.x < 32;
     }
     static __device__ __forceinline__ int readers(int) {
         return WARPS;
     }
+
+    struct walk {
+        static constexpr int pieces = 0;
+        int64_t index = blockIdx.x, tiles;
+        __device__ __forceinline__ walk(const args &g) : tiles(g.tiles) {}
+        __device__ __forceinline__ bool more() const { return index < tiles; }
+        __device__ __forceinline__ void next() { index += gridDim.x; }
+        __device__ __forceinline__ grouped_place find(const args &g) const {
+            return grouped_locate<OP, TILE>(g.fp8.g, index);
+        }
+        __device__ __forceinline__ fp8_tile tile(const args &g, const grouped_place &place) const {
+            return tile_of<OP>(g.fp8.g, place);
+        }
+    };
+
+    struct loads { // a warp's
+        const fp8_tile &t;
+        __device__ __forceinline__ loads(const args &, const fp8_tile &of, uint32_t) : t(of) {}
+        __device__ __forceinline__ void fetch(const tile_maps &maps, int l, const auto &ring) const {
+            const uint32_t ready = ring.full(), to = ring.slot();
+            if (threadIdx.x == 0) {
+                barrier_wait(ring.empty(), ring.parity() ^ 1);
+                barrier_expect(ready, 2 * OPERAND);
+                fetch_box(to, maps.a, t.a_col + l, t.a_row, ready);
+                fetch_box(to + OPERAND, maps.b, t.b_col + l, t.b_row, ready);
+            }
+            __syncwarp();
+        }
+    };
+
+    struct warp : tile_warp {
+        float a_scale, b_scale;
+        __device__ __forceinline__ warp(const args &args, const tile_memory &m) : tile_warp(args, m) {
+            a_scale = *args.fp8.a_scale, b_scale = *args.fp8.b_scale;
+        }
+    };
+
+    struct sums {
+        float d[16][4], total[16][4];
+        __device__ __forceinline__ sums(const args &, const warp &, const fp8_tile &) {
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                total[i / 4][i % 4] = d[i / 4][i % 4] = 0;
+        }
+        __device__ __forceinline__ void multiply(const args &, const warp &w, const fp8_tile &t, int l,
+                                                 const auto &ring) {
+            const uint32_t place = ring.slot();
+            barrier_wait(ring.full(), ring.parity());
+            const int first = l == 0 ? t.others : 0;
+            if (OP != MZ_CU_GROUPED_Y && (first > 0 || t.to - l < L)) // y's x and w end with what is summed over
+                keep_only(ring.m.shared + ring.stage() * 2 * OPERAND, first, t.to - l);
+            multiply_piece<WIDE>(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
+                                 wgmma_operand(place + OPERAND, 0));
+            if ((threadIdx.x & 31) == 0)
+                barrier_arrive(ring.empty());
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                total[i / 4][i % 4] += d[i / 4][i % 4];
+        }
+        __device__ __forceinline__ void finish(const args &args, const warp &w, const fp8_tile &t, const auto &) {
+            const mz_cu_grouped &g = args.fp8.g;
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                total[i / 4][i % 4] = total[i / 4][i % 4] * w.a_scale * w.b_scale;
+            constexpr bool DW = OP == MZ_CU_GROUPED_DW;
+            const int row_length = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
+            const int64_t row = DW ? static_cast<int64_t>(t.expert) * g.n + t.m0 : static_cast<int64_t>(t.first) + t.m0;
+            store<LOW>(g, row * row_length + t.c0, row_length, w.group * GROUP_ROWS + w.index * 16,
+                       DW ? g.n - t.m0 : t.last - t.first - t.m0, row_length - t.c0, total);
+        }
+    };
 #endif
 };
 

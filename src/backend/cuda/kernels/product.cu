@@ -237,92 +237,87 @@ __device__ __forceinline__ void finish_derivative(const product &g, const place 
         store_sums(g, p, group, sums);
 }
 
-// --- loads and products --------------------------------------------------------------------------------------------
-template <bool W_BY_ROWS> struct product_loads { // w [cols, inner], else [inner, cols]
-    uint32_t rank;
-    int row, col;
-    __device__ __forceinline__ product_loads(const product &, const tile_share &s, uint32_t block) : rank(block) {
-        row = static_cast<int>(s.down * CLUSTER + rank) * TILE;
-        col = static_cast<int>(s.right) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
-    }
-    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) const {
-        const uint32_t to = ring.slot(), half = to + OPERAND + rank * (OPERAND / CLUSTER);
-        barrier_wait(ring.empty(), ring.parity() ^ 1);
-        barrier_expect(ring.full(), STAGE);
-        fetch_box(to, maps.a, k * L, row, ring.full());
-        fetch_box_for_all(half, maps.b, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, ring.full());
-    }
-};
-
-template <typename T, int EPILOGUE> struct product_sums {
-    using ahead = rows_ahead<typename std::conditional<EPILOGUE == RESIDUAL, float4, uint2>::type>;
-    place p;
-    ahead inputs;
-    float d[2][16][4];
-    uint32_t before = 0; // the stage that products under way read
-    __device__ __forceinline__ product_sums(const product &g, const tile_warp &w, const tile_share &s) {
-        p = {(s.down * CLUSTER + w.rank) * TILE + w.warp * 16, static_cast<int>(s.right) * TILE + w.lane * 4};
-        p.inside = p.col < g.cols;
-        p.lane = w.lane;
-        p.staging =
-            reinterpret_cast<float *>(w.memory.shared + STAGES * STAGE + w.group * STAGING + w.warp * (STAGING / 4));
-        if constexpr (EPILOGUE == RESIDUAL)
-            inputs.load(g, p, g.residual, 0);
-        else
-            inputs.load(g, p, g.preact, 0);
-#pragma unroll
-        for (int i = 0; i < 128; i++)
-            d[i / 64][i / 4 % 16][i % 4] = 0;
-    }
-    template <typename R>
-    __device__ __forceinline__ void multiply(const product &, const tile_warp &w, const tile_share &, int k,
-                                             const R &ring) {
-        constexpr bool W_BY_ROWS = by_rows(EPILOGUE);
-        barrier_wait(ring.full(), ring.parity());
-        const uint64_t a = wgmma_operand(ring.slot(), L * 128), b = wgmma_operand(ring.slot() + OPERAND, L * 128);
-        wgmma_begin();
-#pragma unroll
-        for (int l = 0; l < L; l += 16) {
-            const uint64_t at = b + (W_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4);
-            wgmma_multiply<T, 0, !W_BY_ROWS>(d[0], a + (l * 2 >> 4), at);
-            wgmma_multiply<T, 0, !W_BY_ROWS>(d[1], a + ((64 * 128 + l * 2) >> 4), at);
-        }
-        wgmma_commit();
-        if (k > 0) {
-            wgmma_wait<1>();
-            if (w.lane < CLUSTER)
-                barrier_arrive_at(ring.m.empty + before * 8, w.lane);
-        }
-        before = ring.stage();
-    }
-    template <typename R>
-    __device__ __forceinline__ void finish(const product &g, const tile_warp &w, const tile_share &, const R &ring) {
-        wgmma_wait<0>();
-        if (w.lane < CLUSTER)
-            barrier_arrive_at(ring.m.empty + before * 8, w.lane);
-        if constexpr (EPILOGUE == RESIDUAL)
-            finish_residual(g, p, d, inputs);
-        else
-            finish_derivative<T, EPILOGUE == RECOMPUTE>(g, p, w.group, d, inputs);
-    }
-};
 #endif
 
-template <typename T, int EPILOGUE> struct product_policy : tile_policy {
-    enum { STAGES = ::STAGES, SLOT = STAGE, BESIDE = GROUPS * STAGING };
-    enum : bool { BY_TURNS = true };
+template <typename T, int EPILOGUE> struct product_policy : tile_policy<STAGES> {
+    enum { SLOT = STAGE, BESIDE = GROUPS * STAGING };
+    enum : bool { BY_TURNS = true, W_BY_ROWS = by_rows(EPILOGUE) };
     using args = product;
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using walk = dense_walk<product, TILE, TILE, L, 1, false>;
-    using loads = product_loads<by_rows(EPILOGUE)>;
-    using warp = tile_warp;
-    using sums = product_sums<T, EPILOGUE>;
     using stage = stage_by_turns<STAGES>;
     using fetch_stage = stage;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using walk = dense_walk<product, TILE, TILE, L, 1, false>;
     // The warps of the warpgroups, one of each block, that use a stage.
     static __device__ __forceinline__ int readers(int) {
         return CLUSTER * WARPS / GROUPS;
     }
+
+    struct loads {
+        uint32_t rank;
+        int row, col;
+        __device__ __forceinline__ loads(const product &, const tile_share &s, uint32_t block) : rank(block) {
+            row = static_cast<int>(s.down * CLUSTER + rank) * TILE;
+            col = static_cast<int>(s.right) * TILE + static_cast<int>(rank) * (TILE / CLUSTER);
+        }
+        __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const auto &ring) const {
+            const uint32_t to = ring.slot(), half = to + OPERAND + rank * (OPERAND / CLUSTER);
+            barrier_wait(ring.empty(), ring.parity() ^ 1);
+            barrier_expect(ring.full(), STAGE);
+            fetch_box(to, maps.a, k * L, row, ring.full());
+            fetch_box_for_all(half, maps.b, W_BY_ROWS ? k * L : col, W_BY_ROWS ? col : k * L, ring.full());
+        }
+    };
+
+    struct sums {
+        using ahead = rows_ahead<typename std::conditional<EPILOGUE == RESIDUAL, float4, uint2>::type>;
+        place p;
+        ahead inputs;
+        float d[2][16][4];
+        uint32_t before = 0; // the stage that products under way read
+        __device__ __forceinline__ sums(const product &g, const tile_warp &w, const tile_share &s) {
+            p = {(s.down * CLUSTER + w.rank) * TILE + w.index * 16, static_cast<int>(s.right) * TILE + w.lane * 4};
+            p.inside = p.col < g.cols;
+            p.lane = w.lane;
+            p.staging = reinterpret_cast<float *>(w.memory.shared + STAGES * STAGE + w.group * STAGING +
+                                                  w.index * (STAGING / 4));
+            if constexpr (EPILOGUE == RESIDUAL)
+                inputs.load(g, p, g.residual, 0);
+            else
+                inputs.load(g, p, g.preact, 0);
+#pragma unroll
+            for (int i = 0; i < 128; i++)
+                d[i / 64][i / 4 % 16][i % 4] = 0;
+        }
+        __device__ __forceinline__ void multiply(const product &, const tile_warp &w, const tile_share &, int k,
+                                                 const auto &ring) {
+            barrier_wait(ring.full(), ring.parity());
+            const uint64_t a = wgmma_operand(ring.slot(), L * 128), b = wgmma_operand(ring.slot() + OPERAND, L * 128);
+            wgmma_begin();
+#pragma unroll
+            for (int l = 0; l < L; l += 16) {
+                const uint64_t at = b + (W_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4);
+                wgmma_multiply<T, 0, !W_BY_ROWS>(d[0], a + (l * 2 >> 4), at);
+                wgmma_multiply<T, 0, !W_BY_ROWS>(d[1], a + ((64 * 128 + l * 2) >> 4), at);
+            }
+            wgmma_commit();
+            if (k > 0) {
+                wgmma_wait<1>();
+                if (w.lane < CLUSTER)
+                    barrier_arrive_at(ring.m.empty + before * 8, w.lane);
+            }
+            before = ring.stage();
+        }
+        __device__ __forceinline__ void finish(const product &g, const tile_warp &w, const tile_share &,
+                                               const auto &ring) {
+            wgmma_wait<0>();
+            if (w.lane < CLUSTER)
+                barrier_arrive_at(ring.m.empty + before * 8, w.lane);
+            if constexpr (EPILOGUE == RESIDUAL)
+                finish_residual(g, p, d, inputs);
+            else
+                finish_derivative<T, EPILOGUE == RECOMPUTE>(g, p, w.group, d, inputs);
+        }
+    };
 #endif
 };
 
@@ -344,8 +339,7 @@ template <typename T, int EPILOGUE> cudaError_t run(cudaStream_t stream, const p
     if (!describe(&a, g.dtype, g.a, g.rows, g.inner, TILE) ||
         !describe(&w, g.dtype, g.w, rows ? g.cols : g.inner, rows ? g.inner : g.cols, L))
         return cudaErrorNotSupported;
-    const int64_t pairs = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
-    return launch_tiles<policy>(stream, g, a, w, pairs, sms);
+    return launch_tiles<policy>(stream, g, a, w, count_pairs<TILE, TILE>(g.rows, g.cols), sms);
 }
 
 template <typename T> cudaError_t of(cudaStream_t stream, const product &g, int sms, bool prepare) {

@@ -16,64 +16,12 @@ enum { TILE = 128, L = 64, HALF = TILE / 2, HALF_BYTES = HALF * L * 2, OPERAND =
 enum { TERMS = 3, PRODUCTS = 6 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-struct share {
-    static constexpr bool any = true;
-    int64_t row; // of the cluster's first tile
-    int col, split, from, to;
-};
-struct promoted_walk { // of a cluster: a pair of tiles, one below the other, and a share of the sum; columns first
-    int64_t unit, units, step, tiles;
-    int across, pieces;
-    __device__ __forceinline__ promoted_walk(const mz_cu_promoted &g) {
-        across = static_cast<int>((g.cols + TILE - 1) / TILE);
-        pieces = static_cast<int>((g.inner + L - 1) / L);
-        tiles = (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * across;
-        units = tiles * g.splits;
-        unit = blockIdx.x / CLUSTER;
-        step = gridDim.x / CLUSTER;
-    }
-    __device__ __forceinline__ bool more() const { return unit < units; }
-    __device__ __forceinline__ void next() { unit += step; }
-    __device__ __forceinline__ share find(const mz_cu_promoted &g) const {
-        int64_t tile = unit % tiles;
-        int split = static_cast<int>(unit / tiles);
-        share s = {tile / across * (CLUSTER * TILE), static_cast<int>(tile % across) * TILE, split};
-        s.from = static_cast<int>(static_cast<int64_t>(pieces) * split / g.splits);
-        s.to = static_cast<int>(static_cast<int64_t>(pieces) * (split + 1) / g.splits);
-        return s;
-    }
-    __device__ __forceinline__ share tile(const mz_cu_promoted &, const share &s) const { return s; }
-};
-
 // Fetches piece k of 64 rows of an operand's part. BY_ROWS: the part is [rows, inner], else [inner, rows].
 template <bool BY_ROWS>
 __device__ __forceinline__ void fetch_term(uint32_t to, const CUtensorMap *map, int row, int k, int part,
                                            uint32_t barrier) {
     fetch_box_of_three(to, map, BY_ROWS ? k * L : row, BY_ROWS ? row : k * L, part, barrier);
 }
-
-template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_loads {
-    int rank, row, col;
-    __device__ __forceinline__ promoted_loads(const mz_cu_promoted &, const share &s, uint32_t block)
-        : rank(static_cast<int>(block)) {
-        row = static_cast<int>(s.row) + static_cast<int>(rank) * TILE, col = s.col + static_cast<int>(rank) * HALF;
-    }
-    template <typename R> __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const R &ring) const {
-#pragma unroll
-        for (int i = 0; i < R::SLOTS; i++) {
-            const uint32_t to = ring.slot(i), ready = ring.full(i);
-            barrier_wait(ring.empty(i), ring.parity() ^ 1);
-            barrier_expect(ready, OPERAND);
-            if (i % 2 == 0) {
-                fetch_term<A_BY_ROWS>(to, maps.a, row, k, i / 2, ready);
-                fetch_term<A_BY_ROWS>(to + HALF_BYTES, maps.a, row + HALF, k, i / 2, ready);
-            } else {
-                fetch_box_of_three_for_all(to + rank * HALF_BYTES, maps.b, B_BY_ROWS ? k * L : col,
-                                           B_BY_ROWS ? col : k * L, i / 2, ready);
-            }
-        }
-    }
-};
 
 // The warps of both blocks release a slot of b, which both blocks' threads write; those of one block a slot of a.
 __device__ __forceinline__ void release(uint32_t empty, int slot, uint32_t rank) {
@@ -113,65 +61,84 @@ __device__ __forceinline__ void store(const mz_cu_promoted &g, int64_t row, int 
     }
 }
 
-template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted_sums {
-    float total[16][4] = {};
-    __device__ __forceinline__ promoted_sums(const mz_cu_promoted &, const tile_warp &, const share &) {}
-    template <typename R>
-    __device__ __forceinline__ void multiply(const mz_cu_promoted &, const tile_warp &w, const share &, int,
-                                             const R &ring) {
-        // The smallest products first, of which slots they are, which slots the one before has done with.
-        constexpr int a_of[PRODUCTS] = {0, 2, 4, 2, 4, 4}, b_of[PRODUCTS] = {1, 3, 5, 1, 3, 1};
-        constexpr int done[PRODUCTS] = {0, -1, 5, 2, 3, 4};
-        const uint32_t place = ring.slot(), here = ring.empty();
-        float d[16][4] = {};
-#pragma unroll
-        for (int i = 0; i < PRODUCTS; i++) {
-            if (i < TERMS) {
-                barrier_wait(ring.full(a_of[i]), ring.parity());
-                barrier_wait(ring.full(b_of[i]), ring.parity());
-            }
-            uint64_t a = wgmma_operand(place + a_of[i] * OPERAND + w.group * HALF_BYTES, HALF_BYTES),
-                     b = wgmma_operand(place + b_of[i] * OPERAND, HALF_BYTES);
-            wgmma_begin();
-#pragma unroll
-            for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
-                wgmma_multiply<__nv_bfloat16, !A_BY_ROWS, !B_BY_ROWS>(d, a + (A_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4),
-                                                                      b + (B_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4));
-            wgmma_commit();
-            if (i > 0) {
-                wgmma_wait<1>();
-                if (done[i - 1] >= 0)
-                    release(here, done[i - 1], w.rank);
-            }
-        }
-        wgmma_wait<0>();
-        release(here, 4, w.rank);
-        release(here, 1, w.rank);
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            total[i / 4][i % 4] += d[i / 4][i % 4];
-    }
-    template <typename R>
-    __device__ __forceinline__ void finish(const mz_cu_promoted &g, const tile_warp &w, const share &s,
-                                           const R &) const {
-        store(g, s.row + w.rank * TILE + w.group * HALF + w.warp * 16, s.col, s.split, total);
-    }
-};
 #endif
 
-template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted : tile_policy {
-    enum { STAGES = 2, SLOTS = 2 * TERMS, SLOT = OPERAND };
+template <bool A_BY_ROWS, bool B_BY_ROWS> struct promoted : tile_policy<2> {
+    enum { SLOTS = 2 * TERMS, SLOT = OPERAND };
     using args = mz_cu_promoted;
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using walk = promoted_walk;
-    using loads = promoted_loads<A_BY_ROWS, B_BY_ROWS>;
-    using warp = tile_warp;
-    using sums = promoted_sums<A_BY_ROWS, B_BY_ROWS>;
-    using stage = stage_by_count<STAGES>;
-    using fetch_stage = stage;
+    using walk = dense_walk<args, TILE, TILE, L, 1, true>;
     static __device__ __forceinline__ int readers(int slot) {
         return slot % 2 == 0 ? WARPS : CLUSTER * WARPS;
     }
+
+    struct loads {
+        int rank, row, col;
+        __device__ __forceinline__ loads(const mz_cu_promoted &, const tile_share &s, uint32_t block)
+            : rank(static_cast<int>(block)) {
+            row = static_cast<int>(s.down * (CLUSTER * TILE)) + rank * TILE;
+            col = static_cast<int>(s.right) * TILE + rank * HALF;
+        }
+        __device__ __forceinline__ void fetch(const tile_maps &maps, int k, const auto &ring) const {
+#pragma unroll
+            for (int i = 0; i < 2 * TERMS; i++) {
+                const uint32_t to = ring.slot(i), ready = ring.full(i);
+                barrier_wait(ring.empty(i), ring.parity() ^ 1);
+                barrier_expect(ready, OPERAND);
+                if (i % 2 == 0) {
+                    fetch_term<A_BY_ROWS>(to, maps.a, row, k, i / 2, ready);
+                    fetch_term<A_BY_ROWS>(to + HALF_BYTES, maps.a, row + HALF, k, i / 2, ready);
+                } else {
+                    fetch_box_of_three_for_all(to + rank * HALF_BYTES, maps.b, B_BY_ROWS ? k * L : col,
+                                               B_BY_ROWS ? col : k * L, i / 2, ready);
+                }
+            }
+        }
+    };
+
+    struct sums {
+        float total[16][4] = {};
+        __device__ __forceinline__ sums(const mz_cu_promoted &, const tile_warp &, const tile_share &) {}
+        __device__ __forceinline__ void multiply(const mz_cu_promoted &, const tile_warp &w, const tile_share &, int,
+                                                 const auto &ring) {
+            // The smallest products first, of which slots they are, which slots the one before has done with.
+            constexpr int a_of[PRODUCTS] = {0, 2, 4, 2, 4, 4}, b_of[PRODUCTS] = {1, 3, 5, 1, 3, 1};
+            constexpr int done[PRODUCTS] = {0, -1, 5, 2, 3, 4};
+            const uint32_t place = ring.slot(), here = ring.empty();
+            float d[16][4] = {};
+#pragma unroll
+            for (int i = 0; i < PRODUCTS; i++) {
+                if (i < TERMS) {
+                    barrier_wait(ring.full(a_of[i]), ring.parity());
+                    barrier_wait(ring.full(b_of[i]), ring.parity());
+                }
+                uint64_t a = wgmma_operand(place + a_of[i] * OPERAND + w.group * HALF_BYTES, HALF_BYTES),
+                         b = wgmma_operand(place + b_of[i] * OPERAND, HALF_BYTES);
+                wgmma_begin();
+#pragma unroll
+                for (int l = 0; l < L; l += 16) // 16 of l are 32 bytes of a row, or 16 rows
+                    wgmma_multiply<__nv_bfloat16, !A_BY_ROWS, !B_BY_ROWS>(
+                        d, a + (A_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4), b + (B_BY_ROWS ? l * 2 >> 4 : l * 128 >> 4));
+                wgmma_commit();
+                if (i > 0) {
+                    wgmma_wait<1>();
+                    if (done[i - 1] >= 0)
+                        release(here, done[i - 1], w.rank);
+                }
+            }
+            wgmma_wait<0>();
+            release(here, 4, w.rank);
+            release(here, 1, w.rank);
+#pragma unroll
+            for (int i = 0; i < 64; i++)
+                total[i / 4][i % 4] += d[i / 4][i % 4];
+        }
+        __device__ __forceinline__ void finish(const mz_cu_promoted &g, const tile_warp &w, const tile_share &s,
+                                               const auto &) const {
+            store(g, static_cast<int64_t>(s.down) * (CLUSTER * TILE) + w.rank * TILE + w.group * HALF + w.index * 16,
+                  static_cast<int>(s.right) * TILE, s.split, total);
+        }
+    };
 #endif
 };
 
@@ -200,10 +167,6 @@ bool describe(CUtensorMap *map, const void *data, bool by_rows, int64_t others, 
                              {cols * 2, rows * cols * 2}, {L, HALF, 1});
 }
 
-int64_t pairs_of(const mz_cu_promoted &g) {
-    return (g.rows + CLUSTER * TILE - 1) / (CLUSTER * TILE) * ((g.cols + TILE - 1) / TILE);
-}
-
 template <bool A_BY_ROWS, bool B_BY_ROWS>
 cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prepare) {
     using policy = promoted<A_BY_ROWS, B_BY_ROWS>;
@@ -212,7 +175,8 @@ cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prep
     CUtensorMap a, b;
     if (!describe(&a, g.a, A_BY_ROWS, g.rows, g.inner) || !describe(&b, g.b, B_BY_ROWS, g.cols, g.inner))
         return cudaErrorNotSupported;
-    const cudaError_t error = launch_tiles<policy>(stream, g, a, b, pairs_of(g) * g.splits, sms);
+    const cudaError_t error =
+        launch_tiles<policy>(stream, g, a, b, count_pairs<TILE, TILE>(g.rows, g.cols) * g.splits, sms);
     if (error != cudaSuccess || g.splits == 1)
         return error;
     return launch_dependent(stream, add_splits_kernel, static_cast<unsigned>((g.rows * g.cols / 4 + BLOCK - 1) / BLOCK),
@@ -220,21 +184,9 @@ cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prep
 }
 } // namespace
 
-// By rough times in ns: a piece takes 1,700, two more begin and end a tile, and a part of the sum is written and read.
-extern "C" int mz_cu_promoted_splits(const mz_cu_promoted *args, int sms) {
-    enum { MOST = 16, LEAST_PIECES = 4, PIECE = 1700, EDGES = 2, LAUNCH = 4000, BYTES_PER_NS = 2500 };
-    int64_t pieces = (args->inner + L - 1) / L, pairs = pairs_of(*args), clusters = sms / CLUSTER, best = 0;
-    int splits = 1;
-    for (int s = 1; s <= MOST && (s == 1 || pieces / s >= LEAST_PIECES); s++) {
-        int64_t time = (pairs * s + clusters - 1) / clusters * ((pieces + s - 1) / s + EDGES) * PIECE;
-        if (s > 1)
-            time += LAUNCH + 8 * s * args->rows * args->cols / BYTES_PER_NS;
-        if (s == 1 || time < best) {
-            best = time;
-            splits = s;
-        }
-    }
-    return splits;
+extern "C" int mz_cu_promoted_splits(const mz_cu_promoted *g, int sms) {
+    return choose_splits(count_pairs<TILE, TILE>(g->rows, g->cols), (g->inner + L - 1) / L, g->rows * g->cols, sms,
+                         {1700, 4000, 2500});
 }
 
 extern "C" cudaError_t mz_cu_promoted_run(cudaStream_t stream, const mz_cu_promoted *args, int sms, bool prepare) {

@@ -30,16 +30,6 @@
 
 enum { GROUPS = 2, THREADS = WARPGROUP * (1 + GROUPS), WARPS = GROUPS * WARPGROUP / 32, SHARED_ALIGN = 1024 };
 
-struct tile_policy {
-    enum { SLOTS = 1, BESIDE = 0, STEP = 1 }; // BESIDE: bytes of shared memory after the ring
-    enum : bool {
-        CLUSTERED = true, // two blocks share boxes
-        BY_TURNS = false, // the warpgroups take turns at tiles
-        UNROLLED = true   // the fetching loop may be
-    };
-    static __device__ __forceinline__ bool fetches() { return threadIdx.x == 0; } // whether the thread fetches
-};
-
 template <typename P> struct tile_layout { // bytes of shared memory
     static constexpr int STAGE = P::SLOTS * P::SLOT, SLOTS = P::STAGES * P::SLOTS;
     static constexpr int AT_BARRIERS = P::STAGES * STAGE + P::BESIDE;
@@ -122,36 +112,52 @@ template <int N> struct stage_by_turns {
         if (++at == N)
             at = 0, turn ^= 1;
     }
-    __device__ __forceinline__ void begin(uint32_t count) {
-        at = count % N, turn = count / N & 1;
-    } // after `count` pieces
+    // Goes to the stage after `count` pieces.
+    __device__ __forceinline__ void begin(uint32_t count) { at = count % N, turn = count / N & 1; }
 };
 
 template <typename P, typename STAGE> struct tile_ring : STAGE {
-    static constexpr int SLOTS = P::SLOTS;
     const tile_memory &m;
     __device__ __forceinline__ tile_ring(const tile_memory &memory) : m(memory) {}
     // Slot i of the stage: its memory, and its barriers.
     __device__ __forceinline__ uint32_t slot(int i = 0) const {
-        return m.address + (this->stage() * SLOTS + i) * P::SLOT;
+        return m.address + (this->stage() * P::SLOTS + i) * P::SLOT;
     }
-    __device__ __forceinline__ uint32_t full(int i = 0) const { return m.full + (this->stage() * SLOTS + i) * 8; }
-    __device__ __forceinline__ uint32_t empty(int i = 0) const { return m.empty + (this->stage() * SLOTS + i) * 8; }
+    __device__ __forceinline__ uint32_t full(int i = 0) const { return m.full + (this->stage() * P::SLOTS + i) * 8; }
+    __device__ __forceinline__ uint32_t empty(int i = 0) const { return m.empty + (this->stage() * P::SLOTS + i) * 8; }
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 struct tile_warp { // of a multiplying warpgroup
     const tile_memory &memory;
-    int group, warp, lane; // which warpgroup; which warp of it
-    uint32_t rank;         // which block of the cluster
+    int group, index, lane; // which warpgroup; which warp of it
+    uint32_t rank;          // which block of the cluster
     template <typename A> __device__ __forceinline__ tile_warp(const A &, const tile_memory &m) : memory(m) {
         const int thread = static_cast<int>(threadIdx.x) - WARPGROUP;
-        group = group_of(thread), warp = thread % WARPGROUP / 32, lane = thread & 31;
+        group = group_of(thread), index = thread % WARPGROUP / 32, lane = thread & 31;
         rank = block_of_cluster();
     }
     __device__ __forceinline__ void end() const {} // after the last tile
 };
 #endif
+
+// What policies share unless they say otherwise. N: stages.
+template <int N> struct tile_policy {
+    enum { STAGES = N, SLOTS = 1, STEP = 1, BESIDE = 0 }; // BESIDE: bytes of shared memory after the ring
+    enum : bool {
+        CLUSTERED = true, // two blocks share boxes
+        BY_TURNS = false, // the warpgroups take turns at tiles
+        UNROLLED = true   // the fetching loop may be
+    };
+    using stage = stage_by_count<N>; // of the multiplying side, and of the fetching one
+    using fetch_stage = stage_by_count<N>;
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using warp = tile_warp;
+    static __device__ __forceinline__ bool fetches() {
+        return threadIdx.x == 0;
+    }
+#endif
+};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <typename P>
@@ -269,6 +275,34 @@ template <typename P> constexpr auto tile_kernel_of() {
         return tile_cluster_kernel<P>;
     else
         return tile_kernel<P>;
+}
+
+// Pairs of tiles of ROWS × COLS, one below the other.
+template <int ROWS, int COLS> int64_t count_pairs(int64_t rows, int64_t cols) {
+    return (rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS) * ((cols + COLS - 1) / COLS);
+}
+
+// By rough times in ns: a piece takes `piece`, two more begin and end a tile, and a part of the sum is written and read
+// after a launch.
+struct split_times {
+    int piece, launch, bytes_per_ns;
+};
+
+// Returns how many parts sums of `pieces` are divided into: 1 where tiles are enough for the card.
+inline int choose_splits(int64_t pairs, int64_t pieces, int64_t results, int sms, const split_times &t) {
+    enum { MOST = 16, LEAST_PIECES = 4, EDGES = 2 };
+    int64_t clusters = sms / CLUSTER, best = 0;
+    int splits = 1;
+    for (int s = 1; s <= MOST && (s == 1 || pieces / s >= LEAST_PIECES); s++) {
+        int64_t time = (pairs * s + clusters - 1) / clusters * ((pieces + s - 1) / s + EDGES) * t.piece;
+        if (s > 1)
+            time += t.launch + 8 * s * results / t.bytes_per_ns;
+        if (s == 1 || time < best) {
+            best = time;
+            splits = s;
+        }
+    }
+    return splits;
 }
 
 // Asks for the shared memory that the kernel needs; cudaErrorInvalidDeviceFunction where there is no code for it.
