@@ -43,8 +43,8 @@ row() { # RANKS MODEL BATCH TOKENS PRECISION WAY OPTION…: trains, and appends 
     [[ $code -eq 0 ]] || echo "FAILED: $model on $ranks, $precision, $way: exit code $code, $(grep -v '^ *$' "$log" | tail -1 | cut -c1-300)"
     found=$(python3 "$root/bench/gpu/steps.py" run/metrics.jsonl) || return 1
     read -ra found <<<"$found"
-    way+=", ${found[0]} steps, exit code $code, loss ${found[8]}, ${found[2]} to ${found[3]}, mean ${found[4]}"
-    write mezzo "$ranks" "$model" "$batch" "$tokens" "$precision" "$way" "${found[1]}" "${found[5]}" "${found[6]}" "${COMMIT:-unknown}" "mezzo ${command[*]}"
+    way+=", ${found[8]} steps, exit code $code, loss ${found[6]}, ${found[1]} to ${found[2]}, mean ${found[3]}"
+    write mezzo "$ranks" "$model" "$batch" "$tokens" "$precision" "$way" "${found[0]}" "${found[7]}" "${found[4]}" "${COMMIT:-unknown}" "mezzo ${command[*]}"
     return $code
 }
 write() { # SYSTEM RANKS MODEL …: a row

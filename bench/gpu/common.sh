@@ -55,7 +55,7 @@ steps() {
     [[ $code -eq 0 ]] || echo "FAIL: $name: exit code $code, $(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-300)"
     found=$(python3 "$root/bench/gpu/steps.py" "$name/metrics.jsonl") || return 1
     # shellcheck disable=SC2086
-    row steps.csv name,steps,median_ms,min_ms,max_ms,mean_ms,tokens_per_s,mib,first_loss,last_loss,exit_code,command "$name" $found "$code" \
+    row steps.csv name,median_ms,min_ms,max_ms,mean_ms,mib,first_loss,last_loss,tokens_per_s,steps,exit_code,command "$name" $found "$code" \
         "mezzo ${command[*]//$work\//}"
     return $code
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""steps.py METRICS: a run's steps without the first third of them, which may have been cut: how many there are in all, the median, least, greatest
-and mean milliseconds, the median of tokens a second, MiB, the first and the last loss. Exit code 1 where there are fewer than four."""
+"""steps.py METRICS: of a run's steps without the first third of them, which may have been cut: the median, least, greatest and mean milliseconds,
+MiB, the first and the last loss, the median of tokens a second, and the number of all steps. Exit code 1 where there are fewer than four."""
 import json
 import statistics
 import sys
@@ -19,5 +19,5 @@ late = rows[len(rows) // 3:]
 ms = [r["perf/step_ms"] for r in late]
 rate = statistics.median(r.get("perf/tokens_per_second", 0) for r in late)
 memory = max(r.get("perf/memory_bytes", 0) for r in rows) / 2**20
-print(len(rows), *(f"{x:.3f}" for x in (statistics.median(ms), min(ms), max(ms), statistics.mean(ms))), f"{rate:.0f}", f"{memory:.0f}",
-      *(f"{r['train/loss']:.5f}" for r in (rows[0], rows[-1])))
+print(*(f"{x:.3f}" for x in (statistics.median(ms), min(ms), max(ms), statistics.mean(ms))), f"{memory:.0f}",
+      *(f"{r['train/loss']:.5f}" for r in (rows[0], rows[-1])), f"{rate:.0f}", len(rows))
