@@ -14,11 +14,11 @@ typedef struct exchange {
     bool reads;        // counts is this call's to free, and to read at each run
     // The workspace: bytes before each of these.
     size_t table;             // I32 [ranks][table]: the same on the device
-    size_t offsets;           // I32 [table]: of the rank whose rows came
-    size_t scales;            // F32 [OPERANDS]: its scales
-    size_t rows[OPERANDS];    // its rows, at their own places; after one operand of rows, results
-    size_t packed[OPERANDS];  // columnwise operands: what this rank sends,
-    size_t arrived[OPERANDS]; // and what came
+    size_t offsets;           // I32 [table]: those of the rank whose rows this rank received
+    size_t scales;            // F32 [OPERANDS]: that rank's scales
+    size_t rows[OPERANDS];    // that rank's rows, at their own places; after one operand of rows, the results
+    size_t packed[OPERANDS];  // columnwise operands: the rows that this rank sends,
+    size_t arrived[OPERANDS]; // and those that it received
 } exchange;
 
 static bool is_dw(const mz_call *call) {
@@ -140,8 +140,8 @@ static int64_t rows_for(const exchange *x, int from, int to, int64_t *count) {
 }
 
 // --- a product -----------------------------------------------------------------------------------------------------
-// One round: rows go to rank `to` and come from rank `from`; `here`: both are this rank. Rows that came have the places
-// that they have on their own rank, because sums of 8-bit products depend on them.
+// One round: this rank sends rows to rank `to` and receives rows of rank `from`; `here`: both are this rank. Received
+// rows keep the places that they have on their own rank, because sums of 8-bit products depend on them.
 typedef struct round_of {
     int to, from;
     bool here;
@@ -156,8 +156,8 @@ static round_of find_round(const exchange *x, int rank, int step) {
     return r;
 }
 
-static mz_collective sending(const round_of *r, mezzo_dtype dtype, const void *send, int64_t sent, void *recv,
-                             int64_t received) {
+static mz_collective transfer_of(const round_of *r, mezzo_dtype dtype, const void *send, int64_t sent, void *recv,
+                                 int64_t received) {
     return (mz_collective){.kind = MZ_SEND_RECEIVE,
                            .send = send,
                            .recv = recv,
@@ -168,8 +168,8 @@ static mz_collective sending(const round_of *r, mezzo_dtype dtype, const void *s
                            .received = (size_t)received};
 }
 
-// Sends an operand's rows. Those of a columnwise operand, [columns][rows] without gaps, are packed first.
-static mezzo_status send_operand(mezzo_device *device, const mz_call *call, int i, const round_of *r,
+// Describes the transfer of an operand's rows. Those of a columnwise operand are packed: [columns][rows] without gaps.
+static mezzo_status pack_operand(mezzo_device *device, const mz_call *call, int i, const round_of *r,
                                  mz_collective *out) {
     const exchange *x = call->state;
     const mz_tensor *t = &call->in[i];
@@ -182,7 +182,7 @@ static mezzo_status send_operand(mezzo_device *device, const mz_call *call, int 
         rows = at(call, x->packed[i]);
         recv = at(call, x->arrived[i]);
     }
-    *out = sending(r, t->dtype, rows, r->sent * width, recv, r->received * width);
+    *out = transfer_of(r, t->dtype, rows, r->sent * width, recv, r->received * width);
     return MEZZO_OK;
 }
 
@@ -201,8 +201,8 @@ static mz_collective results_of(const mz_call *call, const round_of *r) {
     const mz_tensor *y = &call->out[0];
     const int64_t width = y->shape.dim[1];
     const round_of back = {.to = r->from, .from = r->to};
-    return sending(&back, y->dtype, (char *)at(call, x->rows[1]) + (size_t)r->before * row_bytes(y),
-                   r->received * width, (char *)y->data + (size_t)r->first * row_bytes(y), r->sent * width);
+    return transfer_of(&back, y->dtype, (char *)at(call, x->rows[1]) + (size_t)r->before * row_bytes(y),
+                       r->received * width, (char *)y->data + (size_t)r->first * row_bytes(y), r->sent * width);
 }
 
 // Exchanges the operands' rows of a round, their scales and offsets, and with them the results of the round before, if
@@ -215,15 +215,15 @@ static mezzo_status exchange_rows(mezzo_device *device, const mz_call *call, con
     int n = 0;
     if (before != NULL)
         all[n++] = results_of(call, before);
-    all[n++] = sending(r, MEZZO_I32, offsets->data, table_of(x), at(call, x->offsets), table_of(x));
+    all[n++] = transfer_of(r, MEZZO_I32, offsets->data, table_of(x), at(call, x->offsets), table_of(x));
     product->in[MZ_IN(grouped_linear, offsets)].data = at(call, x->offsets);
     for (int i = 0; i < operands_of(call); i++) {
         product->in[i].data = at(call, x->rows[i]);
-        MEZZO_TRY(send_operand(device, call, i, r, &all[n++]));
+        MEZZO_TRY(pack_operand(device, call, i, r, &all[n++]));
         if (call->in[i].scale == NULL)
             continue;
         product->in[i].scale = (float *)at(call, x->scales) + i;
-        all[n++] = sending(r, MEZZO_F32, call->in[i].scale, 1, (float *)at(call, x->scales) + i, 1);
+        all[n++] = transfer_of(r, MEZZO_F32, call->in[i].scale, 1, (float *)at(call, x->scales) + i, 1);
     }
     all[0].more = n - 1;
     MEZZO_TRY(device->comm->run(device->comm, device, all));
