@@ -29,6 +29,16 @@ tokens() { # [TOKENIZER]: the text's folder of tokens
     echo "$work/tokens"
 }
 
+old_build() { # where DEBS holds old.tgz (git archive of another commit), builds its command and prints the folder
+    [[ $device == cuda && -s ${DEBS:-}/old.tgz ]] || return 1
+    mkdir -p "$build/old/source"
+    tar xzf "$DEBS/old.tgz" -C "$build/old/source"
+    cmake -S "$build/old/source" -B "$build/old/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DMEZZO_WERROR=OFF -DMEZZO_TESTS=OFF -DMEZZO_CUDA=ON \
+        "-DMEZZO_CUDA_ARCH=$("$root/scripts/gpu-arch.sh")" >"$out/old.log" &&
+        cmake --build "$build/old/build" --target mezzo >>"$out/old.log" 2>&1 || { tail -n 3 "$out/old.log" >&2 && return 1; }
+    echo "$build/old/build"
+}
+
 row() { # FILE HEADER VALUE…: appends a row, which card and commit end
     local file=$out/$1 header=$2 line="" value
     shift 2
