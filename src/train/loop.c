@@ -233,6 +233,13 @@ static bool takes_save(mz_training *run) {
     return asked && run->config.checkpoint_every >= 0;
 }
 
+static mezzo_status log_counterfactual(mz_training *run) {
+    mz_profile_push(run->profile, "counterfactual");
+    const mezzo_status status = mz_run_log_counterfactual(run);
+    mz_profile_pop(run->profile);
+    return status;
+}
+
 // Does what the configuration asks for between steps and, after the last one, everything once more, on the whole
 // validation set.
 static mezzo_status between(mz_training *run) {
@@ -245,7 +252,7 @@ static mezzo_status between(mz_training *run) {
     if (run->engine.counting)
         MEZZO_TRY(mz_run_log_magnitudes(run));
     if (run->engine.comparing)
-        MEZZO_TRY(mz_run_log_counterfactual(run));
+        MEZZO_TRY(log_counterfactual(run));
     bool more = due(run->step, c->eval_every) || due(run->step, c->sample_every) || due(run->step, c->checkpoint_every);
     if (more)
         mz_energy_begin(&run->report.rates.energy);
