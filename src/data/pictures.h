@@ -30,9 +30,8 @@ typedef struct mz_pictures {
 
 // Opens pictures. `path` is one of
 //     a folder in RadioMapSeer's layout: png/buildings_complete, png/antennas, gain/KIND; KIND is DPM, or the only one
-//     a folder with input/NAME.png and target/NAME.png, a scene each, or .npy: [size, size] of u1, or of f4 or f8 from
-//     0
-//         to 1, rounded to 8 bits
+//     a folder with input/NAME.png and target/NAME.png, a scene each, or .npy: [size, size] of u1, or of f4 or f8
+//         from 0 to 1, rounded to 8 bits
 //     a file *.npy of u1, [n, size, size] or [n, size, size, channels]: pictures without a condition
 // All cores read the files. `split` (above 0, at most 1) is the share of the scenes that train, drawn by a fixed
 // shuffle. Errors name the file.

@@ -2,23 +2,28 @@
 // step and micro batch, so a step that is replayed has it again; a step whose batch was skipped, or that a rollback
 // went past, does not.
 //
-// KIND@STEP[.MICRO]:TARGET[#ELEMENT]
+//     KIND@STEP[.MICRO]:TARGET[#ELEMENT]
 //
-// KIND nan, inf or huge (1e20); flip (one bit, in the first computation alone); flap (one bit, in the first and the
-// third computation): for these two ELEMENT counts bits. STEP and MICRO count from 1; ELEMENT is taken modulo the
-// tensor's size.
-// TARGET batch: a token out of range. loss: the loss, once it exists. call/N: the first output of the program's N-th
-// call (modulo their number), once it is written. MODULE/OP: likewise, of the first call of that op in that module:
-// h.0.attn/attention. grad/NAME: the gradient of a parameter, after the micro batch. param/NAME: a parameter (and
-// copies rounded from it), before the step. moment/NAME: the optimizer's last moment of a parameter (AdamW's
-// exp_avg_sq), before the step. disk/NAME: a parameter in the checkpoint of that step. update/NAME: a parameter after
-// the update, before the next computation of the same one. sum/N: what this rank receives of the step's N-th collective
-// (modulo 16); RANK is MICRO.
-// flip@0:call/0#SEED: a flip in every step, at a call, micro batch and bit that are drawn; likewise flap, update/NAME
-// (of any parameter) and sum/0. The file that MEZZO_INJECT_ROWS names gets a line for each: step,op,module,changed; the
-// last says whether a gradient, or in an update any number, differs between the first two computations of the step.
-// drop@STEP.N:batch: leaves out the batches of N steps from that one on, as in a run that never saw them.
-// halve@STEP.N:batch: likewise, and halves the loss scale there, as a rollback does.
+// KIND    nan, inf or huge (1e20); flip: one bit, in the first computation alone; flap: one bit, in the first and the
+//         third computation. For flip and flap ELEMENT counts bits.
+// STEP    and MICRO count from 1; ELEMENT is taken modulo the tensor's size
+// TARGET  batch          a token out of range
+//         loss           the loss, once it exists
+//         call/N         the first output of the program's N-th call (modulo their number), once it is written
+//         MODULE/OP      likewise, of the first call of that op in that module: h.0.attn/attention
+//         grad/NAME      the gradient of a parameter, after the micro batch
+//         param/NAME     a parameter (and copies rounded from it), before the step
+//         moment/NAME    the optimizer's last moment of a parameter (AdamW's exp_avg_sq), before the step
+//         disk/NAME      a parameter in the checkpoint of that step
+//         update/NAME    a parameter after the update, before the next computation of the same one
+//         sum/N          what this rank receives of the step's N-th collective (modulo 16); MICRO is the rank
+//
+// flip@0:call/0#SEED     flips a bit in every step, at a call, micro batch and bit that are drawn; likewise flap,
+//                        update/NAME (of any parameter) and sum/0. The file that MEZZO_INJECT_ROWS names gets a line
+//                        for each: step,op,module,changed. `changed` says whether a gradient, or in an update any
+//                        number, differs between the first two computations of the step.
+// drop@STEP.N:batch      leaves out the batches of N steps from that one on, as in a run that never saw them
+// halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
