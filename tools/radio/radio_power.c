@@ -58,7 +58,7 @@ struct mz_field {
     mz_point dir[BINS];   // unit vectors
     way *ways, *ways_new; // [n_corners]
     float *direct,
-        *bent; // metres in free space with the same loss, [size, size]; bent -1: in the light; bent -1: in the light
+        *bent; // metres in free space with the same loss, [size, size]; -1: in the light
     uint32_t *first; // [BINS + 1]: where the edges of a direction begin in `crossed`
     uint32_t *crossed;
     size_t n_crossed;
