@@ -8,7 +8,7 @@
 #include "study/analyse/rules.h"
 #include "train/config.h"
 
-typedef struct advised { // by which rules
+typedef struct advised { // the chosen rules and their result
     mz_advice is;
     const char *rules, *source;
 } advised;
@@ -45,7 +45,7 @@ static void print_text(const mz_rules *rules, const mz_advice *a) {
         printf("warning     %s\n", a->warning);
 }
 
-// `model` NULL: none was named; else what is not given is its own.
+// Advises by rules. `model` NULL: none was named; else sizes that are not given are its own.
 static int from_rules(const char *path, const mezzo_model_config *model) {
     static const char *const names[] = {"d-model", "batch-size", "seq-len"};
     const int64_t own[] = {model != NULL ? model->d_model : 0, 0, model != NULL ? model->seq_len : 0};
@@ -96,7 +96,7 @@ static void print_choice(const mz_choice *c, const char *unit) {
                  "or not.");
 }
 
-// --d-model, --batch-size and --seq-len are options of the rules and keys at once.
+// Sets the keys of --d-model, --batch-size and --seq-len, which are both options of the rules and keys.
 mezzo_status cli_advise_shape(mezzo_config *config) {
     static const char *const options[] = {"d-model", "batch-size", "seq-len"};
     static const char *const keys[] = {"model.d_model", "train.batch_size", "model.seq_len"};
@@ -107,11 +107,11 @@ mezzo_status cli_advise_shape(mezzo_config *config) {
 }
 
 typedef struct timing {
-    double memory; // GiB; 0: what is free
+    double memory; // in GiB; 0: the free memory
     mezzo_precision list[MEZZO_PRECISION_COUNT];
-    int n; // 0: those that the device has arithmetic for
+    int n; // 0: the precisions for which the device has arithmetic
     mz_choice choice;
-    const char *unit; // of the speeds
+    const char *unit; // the unit of the speeds
 } timing;
 
 static mezzo_status time_here(mezzo_config *config, timing *t) {
@@ -152,7 +152,7 @@ static int by_timing(void) {
     return code;
 }
 
-// Returns the built-in rules measured on a device like this one.
+// Returns the built-in rules that were measured on a device like this one.
 static const char *rules_here(void) {
     mezzo_device *device;
     mezzo_device_info info;

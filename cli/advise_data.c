@@ -8,7 +8,7 @@
 #include "study/page/page_text.h"
 #include "train/config.h"
 
-// A GPT whose step takes well under a second on a laptop, where nothing is said.
+// The default is a GPT whose step takes well under a second on a laptop.
 static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},    {"model.heads", "4"},
                                        {"model.d_model", "128"}, {"model.seq_len", "128"}, {"train.batch_size", "8"}};
 
@@ -27,7 +27,7 @@ static void show_run(void *user, const mz_verify_progress *p) {
     cli_progress_line(line, p->step == p->steps);
 }
 
-// Takes a reference of the answer's JSON.
+// Saves the answer, and takes a reference of its JSON.
 static mezzo_status save(const char *folder, json_t *json) {
     mz_text html = {0};
     MEZZO_TRY(mz_dir_create(folder));

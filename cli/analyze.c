@@ -6,10 +6,10 @@
 
 typedef struct outcome {
     const char *folder;
-    int draws; // as asked
+    int draws; // as the user asked
     uint64_t seed;
     int drawn;
-    char why[512]; // figures are missing; "" if they are there
+    char why[512]; // the reason for missing figures; "" if there are none
 } outcome;
 
 static mezzo_status save(const mz_study *study, const mz_analysis *a, outcome *out) {

@@ -83,7 +83,7 @@ static int run(void) {
     mz_run_audit *r = mz_alloc(1, sizeof *r);
     if (r == NULL)
         return cli_error(MEZZO_ERR_MEMORY);
-    mezzo_log_set(cli_log_quietly, NULL); // what a resumed run would say is no news
+    mezzo_log_set(cli_log_quietly, NULL); // the notices of a resumed run are not shown
     const mezzo_status status = mz_run_audit_find(&o, r);
     cli_progress_end();
     int code = cli_code(status);

@@ -1,4 +1,4 @@
-// mezzo bench measures what the machine does. --kernels: each kernel beside the measured peaks.
+// mezzo bench measures the speed of the machine. With --kernels it compares each kernel with the measured peaks.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct asked {
 
 #define MZ_BENCH_KERNEL_PRECISIONS "fp32, tf32, bf16, fp16, fp8 and fp8-dw16"
 
-// "fp32,bf16"
+// Parses a list such as "fp32,bf16".
 static int parse_precisions(asked *a) {
     char word[32];
     const char *text = cli_text("precision", "fp32,bf16");
@@ -89,8 +89,8 @@ typedef struct told {
     mezzo_device_info device;
     mz_peaks peaks;
     FILE *csv;
-    bool short_of_memory; // a row of the CSV is missing
-    json_t *rows;         // NULL: a table
+    bool short_of_memory; // a row of the CSV is missing for lack of memory
+    json_t *rows;         // NULL: a table is printed
     const char *commit, *command;
     int n;
 } told;

@@ -17,8 +17,8 @@ typedef struct models {
     mz_bench_plan plan;
     const char *sizes[SIZES_MOST];
     int n_sizes;
-    char speed[32]; // "tokens/s"; "items/s" where the models count different things
-    char *words;    // what sizes points into
+    char speed[32]; // "tokens/s"; "items/s" where the models have different units
+    char *words;    // memory of the names in `sizes`
     mz_bench_result rows[SIZES_MOST];
     int n_rows;
     FILE *csv;
@@ -58,7 +58,9 @@ int cli_precisions(const char *option, const char *initial, mezzo_precision *out
             return cli_wrong("--%s: at most %d precisions", option, most);
         if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
             return cli_wrong("--%s: %s", option, mezzo_error_message());
-        if (mz_precision(out[*n]) == NULL || mz_precision(out[*n])->wide != MEZZO_F32) // auto, and the truth for tests
+        if (mz_precision(out[*n]) == NULL || mz_precision(out[*n])->wide != MEZZO_F32) // excludes auto, and FP64, which
+                                                                                       // serves as the reference of
+                                                                                       // tests
             return cli_wrong("--%s %s: only training precisions can be compared", option, word);
         for (int i = 0; i < *n; i++)
             if (out[i] == out[*n])
@@ -90,7 +92,7 @@ static const cli_range ranges[] = {
     {CLI_FIELD(mz_bench_plan, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
 };
 
-// A size takes minutes, and its rows are printed once it is done.
+// Reports the size that is measured now, since it takes minutes and its rows are printed once it is done.
 static void tell(void *user, const char *size, mezzo_precision precision) {
     const models *m = user;
     fprintf(stderr, "mezzo: size %d of %d, %s: timing %s\n", m->n_rows + 1, m->n_sizes, cli_show(size).text,
@@ -200,7 +202,7 @@ static int write_csv(models *m, const mz_bench_result *r) {
     return good ? CLI_DONE : cli_error(mz_fail(MEZZO_ERR_IO, "%s: it could not be written", path));
 }
 
-// The chart lies beside the CSV, under its name.
+// Draws the chart beside the CSV, under its name.
 static void draw(const models *m) {
     const char *path = cli_text("csv", NULL);
     if (path == NULL)
@@ -247,7 +249,7 @@ static int measure(models *m, mezzo_device *device) {
         return code;
     name_speed(m, configs);
     mezzo_status status = mezzo_device_describe(device, &m->device);
-    for (int i = 0; i < m->plan.n_precisions && status == MEZZO_OK; i++) { // and so is every precision
+    for (int i = 0; i < m->plan.n_precisions && status == MEZZO_OK; i++) { // every precision is checked, too
         mezzo_precision unused_precision;
         status = mezzo_precision_resolve(device, m->plan.precisions[i], &unused_precision, NULL, 0);
     }

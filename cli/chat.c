@@ -9,10 +9,10 @@
 
 typedef struct talk {
     mezzo_chat *chat;
-    volatile sig_atomic_t *stop; // also whether Ctrl-C was pressed before a message was typed
+    volatile sig_atomic_t *stop; // also shows whether Ctrl-C was pressed before a message was typed
     const char *system;
     bool is_terminal;
-    int64_t left_out; // as it was reported last
+    int64_t left_out; // the number that was last reported
 } talk;
 
 static void write_piece(void *user, int index, const char *text, size_t bytes) {
@@ -28,7 +28,7 @@ static int say(talk *t, const char *message) {
     mezzo_status status = mezzo_chat_say(t->chat, message, &hooks, write_piece, NULL, &answer);
     if (status != MEZZO_OK) {
         const int code = cli_error(status);
-        return t->is_terminal && code == CLI_USAGE ? CLI_DONE : code; // a person can say it otherwise
+        return t->is_terminal && code == CLI_USAGE ? CLI_DONE : code; // at a terminal the user can type it again
     }
     putchar('\n');
     fflush(stdout);
@@ -66,7 +66,7 @@ static const char commands[] = "/system TEXT  begin anew with this system messag
                                "//…           a message that begins with /\n"
                                "Ctrl-C stops an answer; twice, it leaves\n";
 
-// A line that begins with "/". *leave: nothing more is read.
+// Obeys a line that begins with "/". *leave: the conversation ends.
 static int obey(talk *t, char **system, const char *line, bool *leave) {
     const size_t n = strcspn(line, " ");
     const char *rest = line + n + strspn(line + n, " ");
@@ -88,8 +88,8 @@ static int obey(talk *t, char **system, const char *line, bool *leave) {
     return CLI_DONE;
 }
 
-// Waits for a byte and reads it: 1, at the end 0, and -1 where a signal asks to leave. Signals come only during the
-// wait: one before it would not end it.
+// Waits for a byte and reads it: returns 1, at the end 0, and -1 where a signal asks to leave. Signals arrive only
+// during the wait; one that came before would not end it.
 static int read_byte(talk *t, bool prompts, const sigset_t *before, char *byte) {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     for (;;) {
@@ -105,7 +105,7 @@ static int read_byte(talk *t, bool prompts, const sigset_t *before, char *byte) 
     return read(STDIN_FILENO, byte, 1) == 1;
 }
 
-// Reads the next line, or the whole input; false at the end, and where *code says that a signal ended it.
+// Reads the next line, or the whole input; returns false at the end, and where a signal ended it, which *code shows.
 static bool read_message(talk *t, mz_text *line, int *code) {
     const char end = cli_has("whole") ? '\0' : '\n';
     sigset_t signals, before;
@@ -125,7 +125,7 @@ static bool read_message(talk *t, mz_text *line, int *code) {
     if (got < 0 || (got == 0 && line->len == 0))
         return false;
     if (got == 1 && byte == '\0')
-        mz_text_add(line, "", 1); // --whole: refused below
+        mz_text_add(line, "", 1); // --whole: the code below refuses it
     mz_text_add(line, "", 0);
     if (line->status != MEZZO_OK) {
         *code = cli_error(line->status);
@@ -134,7 +134,7 @@ static bool read_message(talk *t, mz_text *line, int *code) {
     if (memchr(line->data, '\0', line->len) != NULL) {
         const int wrong = cli_wrong("the message has a NUL in it: remove it");
         line->data[0] = '\0';
-        *code = t->is_terminal ? CLI_DONE : wrong; // a person can say it otherwise
+        *code = t->is_terminal ? CLI_DONE : wrong; // at a terminal the user can type it again
         return t->is_terminal;
     }
     while (line->len > 0 && (line->data[line->len - 1] == '\n' || line->data[line->len - 1] == '\r'))

@@ -13,7 +13,7 @@ static void put_choices(const char *choices) {
     put_without(choices, "|", " ");
 }
 
-// A key whose name goes on with a pattern ("--autocast.PATTERN") is completed up to the dot.
+// Returns the length of a name that is completed: up to the dot where a pattern follows ("--autocast.PATTERN").
 static int stem(const char *name) {
     const char *pattern = strstr(name, "PATTERN");
     return pattern != NULL ? (int)(pattern - name) : (int)strlen(name);

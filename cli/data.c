@@ -5,7 +5,7 @@
 
 typedef struct written {
     const char *folder, *format, *tokenizer;
-    int vocab; // 0: no tokenizer
+    int vocab; // 0: there is no tokenizer
     uint64_t train, validation;
 } written;
 

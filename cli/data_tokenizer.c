@@ -19,7 +19,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(shown, seconds), "seconds"},
 };
 
-// "A,B" in place: its parts.
+// Splits "A,B" in place into its parts.
 static int split_special(char *list, const char **parts, size_t *n) {
     *n = 0;
     if (strcmp(list, "none") == 0)

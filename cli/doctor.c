@@ -20,7 +20,8 @@ static const char *fp8_of(const mezzo_device_info *info) {
                                                : "not supported";
 }
 
-// Returns what the CPU lists and what this process may use are two things: tiles need the kernel's permission.
+// Returns whether the CPU lists a feature. That does not mean that this process may use it: tiles need the kernel's
+// permission.
 static bool cpu_lists(const char *flag) {
     FILE *f = fopen("/proc/cpuinfo", "r");
     if (f == NULL)
@@ -152,7 +153,8 @@ static const cli_field selftest_fields[] = {
 
 static int write_report(mezzo_device *device, json_t *report, bool *passed) {
     const char *path = cli_text("report", "");
-    mezzo_status status = mz_device_report_write(report, path); // what cannot be written is refused before the tests
+    mezzo_status status = mz_device_report_write(report, path); // a path that cannot be written is refused before the
+                                                                // tests
     if (status == MEZZO_OK)
         status = mz_device_report(device, cli_interruptible(), report);
     if (status == MEZZO_OK)
@@ -250,7 +252,7 @@ static void print_agreement(const mz_asked *files, int n, const mz_agreement *a)
            a->n_conflicts == 1 ? "" : "s");
 }
 
-typedef struct told { // of a finding
+typedef struct told { // a finding as it is printed
     const char *kind, *text, *fix;
     bool conflict;
 } told;

@@ -16,7 +16,7 @@
 extern char **environ;
 
 // --- running the program -------------------------------------------------------------------------------------------
-// Python finds the module at its start through PYTHONPATH; the rest of what the user has there stays.
+// Sets PYTHONPATH, by which Python finds the module at its start; the user's own entries stay.
 static int prepare_environment(const char *folder) {
     static const char *const places[] = {"../share/mezzo/python/mezzo/audit/front", "../audit/front",
                                          "../../python/mezzo/audit/front", "../python/mezzo/audit/front"};
@@ -37,8 +37,8 @@ static int prepare_environment(const char *folder) {
     return set ? CLI_DONE : cli_error(mz_fail(MEZZO_ERR_MEMORY, "out of memory"));
 }
 
-// Runs the program and gets its exit code; 128 + N of signal N. With --json the program's output goes to stderr, so
-// that stdout is the result.
+// Runs the program and gets its exit code; 128 + N for signal N. With --json the program's output goes to stderr, so
+// that stdout has only the result.
 static mezzo_status run_program(char **words, int *exit_code) {
     posix_spawn_file_actions_t actions;
     pid_t pid;
@@ -51,7 +51,7 @@ static mezzo_status run_program(char **words, int *exit_code) {
     posix_spawn_file_actions_destroy(&actions);
     if (failed != 0)
         return mz_fail(MEZZO_ERR_INVALID, "%s: %s", words[0], strerror(failed));
-    struct sigaction ignore = {.sa_handler = SIG_IGN}, before; // Ctrl-C is the program's
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, before; // Ctrl-C belongs to the program
     sigaction(SIGINT, &ignore, &before);
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         continue;
@@ -85,7 +85,7 @@ static mezzo_status add_trace(traces *t, const char *path) {
     return MEZZO_OK;
 }
 
-// The traces of a folder; a process that was not followed says why, which counts where none was.
+// Adds the traces of a folder; a process that was not recorded says why, which is shown where no process was.
 static mezzo_status add_folder(traces *t, const char *folder) {
     char **names, *refusal = NULL;
     size_t n;
@@ -169,7 +169,7 @@ static const cli_field cost_fields[] = {
     {CLI_FIELD(mz_torch_cost, speedup), "speedup", "times as fast", "%.2f"},
 };
 
-// Only the formats that have a prediction.
+// Selects the formats with a prediction.
 static size_t known_costs(const mz_torch_costs *costs, mz_torch_cost *rows) {
     size_t n = 0;
     for (int i = 0; i < MZ_TORCH_FORMATS; i++)
@@ -289,7 +289,7 @@ static int show(const mz_audit_report *report) {
     return code != CLI_DONE ? code : report->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }
 
-// Mezzo's kernels at the program's shapes, on the device of the program.
+// Times Mezzo's kernels at the program's shapes, on the program's device.
 static mezzo_status time_kernels(mz_audit_report *report, mz_torch_kernels *kernels) {
     mezzo_device *device;
     const mz_torch_trace *t = &report->traces[0];
@@ -323,7 +323,7 @@ static int follow(const char *folder, traces *t) {
     char **words = mz_alloc((size_t)cli_line.n_operands + 1, sizeof *words);
     int program = 0, code = words != NULL ? prepare_environment(folder) : CLI_FAILED;
     for (int i = 0; words != NULL && i < cli_line.n_operands; i++)
-        words[i] = (char *)(uintptr_t)cli_line.operands[i]; // exec's words are not written to
+        words[i] = (char *)(uintptr_t)cli_line.operands[i]; // exec does not write to its words
     mezzo_status status = code == CLI_DONE ? run_program(words, &program) : MEZZO_OK;
     mz_free(words);
     if (code != CLI_DONE)

@@ -1,4 +1,4 @@
-// mezzo explain prints every op's dtypes under a precision, and the rule that decided them. Nothing is run.
+// mezzo explain prints every op's dtypes under a precision, and the rule that decided them, without running the model.
 #include <math.h>
 
 #include "base/precision.h"
@@ -10,7 +10,7 @@
 #include "train/config.h"
 
 // --- rows ----------------------------------------------------------------------------------------------------------
-// "bf16,bf16,fp32" is "bf16 x2,fp32".
+// Shortens "bf16,bf16,fp32" to "bf16 x2,fp32".
 static const char *inputs_text(const void *row, char *buf, size_t size) {
     size_t used = 0;
     buf[0] = '\0';
@@ -62,7 +62,7 @@ static const char *bytes_text(const void *row, char *buf, size_t size) {
     return count_text(((const mz_explained_row *)row)->bytes, buf, size);
 }
 
-// JSON has other places for the rule and the gradient than the table.
+// In JSON the rule and the gradient have other places than in the table.
 static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, is.phase), "phase"},
     {CLI_FIELD(mz_explained_row, is.phase), NULL, "phase", .only = "with backward"},
@@ -89,7 +89,7 @@ static const cli_field row_fields[] = {
      .legend = "dtype of the stored output once casts are part of the ops before them; folded: the op itself is part "
                "of its neighbour"},
     {CLI_FIELD(mz_explained_row, number), NULL, "rule", "%.0f", .legend = "what decided"},
-    // After a pass that asks the device:
+    // These are known only after a pass that asks the device.
     {CLI_FIELD(mz_explained_row, kernel), "kernel", "kernel", .flags = CLI_SOME},
     {CLI_FIELD(mz_explained_row, stream), "stream", "stream", "%.0f", CLI_KNOWN | CLI_WHOLE,
      .legend = "of the device, on which the op runs"},
@@ -120,14 +120,14 @@ static const cli_field summary_fields[] = {
     {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients"},
 };
 
-// Holds what is explained of one graph.
+// Holds what is printed of one graph.
 typedef struct explanation {
     const mz_pass *after;
     size_t n_fields; // of row_fields
     mz_explained rows;
     mz_explained_params params;
     mz_explained_summary summary;
-    const char *word; // of row_fields' `only`
+    const char *word; // the word that `only` of row_fields is compared with
 } explanation;
 
 static void print_rules(const mz_explained *rows) {
@@ -267,7 +267,7 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
     return code;
 }
 
-// --diff A,B: the ops after autocast under each.
+// Compares the ops after autocast under each precision of --diff A,B.
 static int diff(const mezzo_graph *graph, mezzo_program_options options) {
     const char *text = cli_text("diff", ""), *comma = strchr(text, ',');
     char names[2][16] = {"", ""};
@@ -294,7 +294,7 @@ static int diff(const mezzo_graph *graph, mezzo_program_options options) {
     return code;
 }
 
-// FILE.svg and FILE.png are drawn by Graphviz; any other name gets the text.
+// Writes the graph: Graphviz draws FILE.svg and FILE.png; a file of any other name gets the text.
 static int write_dot(const mezzo_graph *passed) {
     const char *path = cli_out_file("dot", ""), *end = strrchr(path, '.');
     bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
@@ -311,23 +311,23 @@ static int write_dot(const mezzo_graph *passed) {
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
-// Holds what the command was asked for.
+// Holds the options of the command.
 typedef struct question {
     const mz_pass *after;
-    int64_t ranks; // 0: not asked
+    int64_t ranks; // 0: not given
     mz_run_config config;
     mz_session_options session;
     mezzo_graph *graph;   // as the model built it
-    mezzo_device *device; // NULL: nothing depends on it
+    mezzo_device *device; // NULL: the answer does not depend on it
 } question;
 
-// "auto" depends on the machine: its device is asked, and the reason printed.
+// Opens the question. "auto" depends on the machine: its device decides, and the reason is printed.
 static mezzo_status open_question(const mezzo_config *config, question *q) {
     mezzo_program_options *options = &q->session.program;
     char reason[256];
     MEZZO_TRY(mz_run_config_read(config, &q->config));
     MEZZO_TRY(mz_run_config_sketch(&q->config, &q->session));
-    q->session.form.outputs = q->after < mz_pass_find("chunk"); // logits that are kept are never cut into blocks
+    q->session.form.outputs = q->after < mz_pass_find("chunk"); // logits that are kept are never divided into blocks
     MEZZO_TRY(mz_session_graph(&q->session, &q->session.form, &q->graph));
     const bool is_auto = mz_precision(options->precision) == NULL;
     if (is_auto || q->after->asks_device || q->ranks > 0)
@@ -389,7 +389,7 @@ static int answer(const mezzo_config *config, question *q) {
         code = cli_error(status);
     else if (cli_has("dot"))
         code = write_dot(passed.c.graph);
-    const bool piped = strcmp(cli_out_file("dot", ""), CLI_STDOUT) == 0; // the graph is all that stdout has
+    const bool piped = strcmp(cli_out_file("dot", ""), CLI_STDOUT) == 0; // stdout then has the graph alone
     if (status == MEZZO_OK && code == CLI_DONE && !piped)
         code = show(config, q, &e, &held);
     mz_explained_free(&e.rows);

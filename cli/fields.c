@@ -57,7 +57,7 @@ static bool shown(const cli_field *f, const void *row, const char *word) {
     return (f->flags & CLI_KNOWN) == 0 || !isnan(number_of(f, row));
 }
 
-// `text` with the word for its '*'.
+// Replaces the '*' of `text` by the word.
 static const char *with_word(const char *text, const char *word, char out[NAME_BYTES]) {
     const char *star = text != NULL ? strchr(text, '*') : NULL;
     if (star == NULL || word == NULL)
@@ -75,7 +75,7 @@ static json_t *value_json(const cli_field *f, const void *row) {
         return json_integer((json_int_t)number_of(f, row));
     if (f->kind == CLI_F64 || f->factor != 0)
         return mz_json_number(number_of(f, row));
-    if (f->kind == CLI_U64 && *(const uint64_t *)at > (uint64_t)INT64_MAX) // more than JSON's integers hold
+    if (f->kind == CLI_U64 && *(const uint64_t *)at > (uint64_t)INT64_MAX) // larger than JSON's integers
         return mz_json_number(number_of(f, row));
     if (f->kind == CLI_U64)
         return json_integer((json_int_t) * (const uint64_t *)at);
@@ -104,7 +104,7 @@ static const char *mib(double bytes, char *buf, size_t size) {
     return buf;
 }
 
-// The forms that have a name; NULL: none of them.
+// Formats a number by a named form; NULL: the form is none of these.
 static const char *named_form(const char *form, double x, char *buf, size_t size) {
     const size_t n = strcspn(form, " ");
     if (n == 5 && memcmp(form, "count", n) == 0)
@@ -119,7 +119,7 @@ static const char *named_form(const char *form, double x, char *buf, size_t size
 }
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral" // the tables hold the formats
+#pragma GCC diagnostic ignored "-Wformat-nonliteral" // the tables have the formats
 static const char *value_text(const cli_field *f, const void *row, const char *word, char *buf, size_t size) {
     char form[NAME_BYTES], number[NAME_BYTES];
     if (f->text != NULL) {
@@ -139,7 +139,7 @@ static const char *value_text(const cli_field *f, const void *row, const char *w
     const char *named = named_form(filled, x, number, sizeof number);
     if ((f->flags & CLI_DASH) != 0 && (x == 0 || isnan(x)))
         return "-";
-    if (isnan(x)) // printf's "-nan" shows the sign bit of a NaN, which means nothing
+    if (isnan(x)) // printf's "-nan" would show the meaningless sign bit of a NaN
         return "nan";
     if (named != NULL)
         snprintf(buf, size, "%s%s", named, filled + strcspn(filled, " "));
@@ -151,7 +151,7 @@ static const char *value_text(const cli_field *f, const void *row, const char *w
 
 void cli_fields_lines(const cli_field *fields, size_t n, const void *row, const char *word, const char *indent,
                       int width) {
-    static char buf[TEXT_BYTES]; // too large for a small stack
+    static char buf[TEXT_BYTES]; // static, because it is too large for a small stack
     char title[NAME_BYTES];
     for (size_t i = 0; i < n; i++) {
         if (fields[i].title == NULL || !shown(&fields[i], row, word))
@@ -170,7 +170,7 @@ json_t *cli_fields_list(const cli_field *fields, size_t n, const void *rows, siz
 }
 
 // --- tables ---------------------------------------------------------------------------------------
-// FOLDED: indent of what does not fit on a row's first line; WRAPPED: columns that a last text must have.
+// FOLDED: indent of cells that do not fit on a row's first line; WRAPPED: the least columns for a last text.
 enum { COLUMNS_MOST = 32, FOLDED = 4, WRAPPED = 24 };
 
 typedef struct table {
@@ -178,12 +178,12 @@ typedef struct table {
     size_t n, stride, count;
     const void *rows;
     const char *word;
-    int width[COLUMNS_MOST]; // -1: left out
-    int last;                // column
+    int width[COLUMNS_MOST]; // -1: the column is left out
+    int last;                // index of the last column
     int gap, most;           // blanks between columns; columns of the terminal
 } table;
 
-// Line 0 has the titles.
+// Returns a cell's text; line 0 has the titles.
 static const char *cell_of(const table *t, size_t column, size_t line) {
     static char buf[TEXT_BYTES];
     const cli_field *f = &t->fields[column];
@@ -219,7 +219,8 @@ static void measure(table *t) {
     t->gap = sum + 2 * (shown_columns - 1) <= t->most ? 2 : 1;
 }
 
-// Numbers end and texts begin at their column. A text in the last column wraps, no line ends in blanks.
+// Prints a line: numbers end at their column and texts begin there. A text in the last column wraps, and no line ends
+// in blanks.
 static void print_row(const table *t, size_t line) {
     int at = 0, blanks = 0;
     for (int c = 0; c <= t->last; c++) {
@@ -270,7 +271,7 @@ void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_
 
 // --- printing -------------------------------------------------------------------------------------
 json_t *cli_json_text(const char *bytes, size_t n) {
-    json_t *text = json_stringn(bytes, n); // NULL: not UTF-8, or no memory, which the dump remembers
+    json_t *text = json_stringn(bytes, n); // NULL: it is not UTF-8, or memory ran out, which the dump reports
     if (text != NULL)
         return text;
     mz_text clean = {0};
@@ -284,7 +285,7 @@ json_t *cli_json_text(const char *bytes, size_t n) {
             mz_text_add(&clean, bytes + i, width);
         i += width == 0 ? 1 : width;
     }
-    if (clean.status != MEZZO_OK) { // a result without the key would be wrong in silence
+    if (clean.status != MEZZO_OK) { // a result without the key would be silently wrong
         cli_error(MEZZO_ERR_MEMORY);
         cli_leave(CLI_FAILED);
     }

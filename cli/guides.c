@@ -6,7 +6,8 @@
 
 enum { NAME_BYTES = 128, HELP_BYTES = 1024 };
 
-// An option's help with the names of all common precisions in place of "{precisions}": in buf, or the option's own.
+// Returns an option's help, with the names of all common precisions for "{precisions}": in buf, or the option's own
+// text.
 static const char *option_help(const cli_option *option, char *buf, size_t size) {
     static const char word[] = "{precisions}";
     const char *help = option->help;
@@ -23,7 +24,7 @@ static const char *option_help(const cli_option *option, char *buf, size_t size)
     return buf;
 }
 
-// The word that stands for a configuration key's value; "" of a switch.
+// Returns the word for a configuration key's value; "" for a switch.
 static const char *value_word(const char *type) {
     static const struct {
         const char *type, *word;
@@ -34,7 +35,8 @@ static const char *value_word(const char *type) {
     return "NAME";
 }
 
-static const char file_words[] = "FILE DIR FOLDER PATH RUN", // of options, and keys
+static const char file_words[] = "FILE DIR FOLDER PATH RUN", // words for values that are files, and keys whose values
+                                                             // are
     file_keys[] = "model.name data.path data.train data.val data.tokenizer data.features data.labels data.latents "
                   "train.out train.resume train.init";
 
@@ -62,7 +64,7 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
     for (const cli_option *o = command->options; o->name != NULL; o++) {
         char help[HELP_BYTES];
         const char *takes = o->value != NULL ? o->value : "";
-        if (o->help == NULL) // the others are for tests
+        if (o->help == NULL) // options without help are for tests
             continue;
         const cli_listed listed = {.name = o->name,
                                    .takes = takes,
@@ -81,7 +83,7 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
 }
 
 // --- help: at most 80 columns --------------------------------------------------------------------------------------
-enum { HELP_COLUMN = 26 }; // where the texts of options begin
+enum { HELP_COLUMN = 26 }; // the column where the texts of options begin
 
 static void print_option(const char *left, const char *text) {
     int width = 2 + cli_columns_of(left, strlen(left));
@@ -93,7 +95,7 @@ static void print_option(const char *left, const char *text) {
     cli_wrap_line(text, HELP_COLUMN, HELP_COLUMN);
 }
 
-// The documents that a help names, and where they are.
+// Prints the documents that a help names, with their paths.
 static void print_documents(const char *details) {
     static const char *const places[] = {"../share/doc/mezzo/docs", "../../docs", "../docs"};
     char folder[4096 + 64];
@@ -148,7 +150,7 @@ void cli_help(const cli_command *command) {
 }
 
 // --- roff ----------------------------------------------------------------------------------------------------------
-// Text that roff leaves as it is: no escapes, no requests; a hyphen stays one that can be copied.
+// Prints text that roff leaves unchanged: without escapes and requests; a hyphen stays one that can be copied.
 static void roff(const char *text) {
     bool starts = true;
     for (; *text != '\0'; text++) {

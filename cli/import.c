@@ -102,7 +102,7 @@ static int run_export(void) {
     } dtypes[] = {{"fp32", MEZZO_F32}, {"bf16", MEZZO_BF16}, {"fp16", MEZZO_F16}};
     const char *dtype = cli_text("dtype", "fp32");
     size_t chosen = 0;
-    double shard = 0; // GB
+    double shard = 0; // in GB
     CLI_TRY(check());
     CLI_TRY(cli_number("max-shard-size", 0, 1e6, 0, &shard));
     while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)

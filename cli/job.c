@@ -1,4 +1,4 @@
-// How a process ends before its work is done: by a signal, or as a rank of a job that failed.
+// Handles the early end of a process: by a signal, or as a rank of a job that failed.
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -9,10 +9,10 @@
 #include "dist/group.h"
 
 // --- signals -------------------------------------------------------------------------------------------------------
-// The first signal to stop asks the work to stop, the second leaves at once; of a command that has nothing to put right
-// the first one does.
+// The first signal to stop asks the work to stop, and the second leaves at once; in a command that leaves nothing
+// incomplete the first one leaves at once.
 static volatile sig_atomic_t stop;
-static const char *note; // what the first one writes to stderr; NULL: nothing
+static const char *note; // the text that the first signal writes to stderr; NULL: none
 
 static void leave(int number) {
     _exit(number == SIGALRM ? CLI_FAILED : CLI_INTERRUPTED);
@@ -31,7 +31,7 @@ static void catch_signals(void (*handler)(int)) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-#ifdef SIGPWR // Linux: a battery runs out
+#ifdef SIGPWR // on Linux: a battery runs out
     sigaction(SIGPWR, &action, NULL);
 #endif
     if (signal(SIGHUP, SIG_IGN) != SIG_IGN) // under nohup it stays ignored
@@ -55,20 +55,20 @@ const volatile sig_atomic_t *cli_interruptible(void) {
 }
 
 void cli_ignore_signals(void) {
-    signal(SIGPIPE, SIG_IGN); // a reader that goes away ("| head") is an error of the write, not the end
-    signal(SIGXFSZ, SIG_IGN); // so is a file that may not grow any more
+    signal(SIGPIPE, SIG_IGN); // a reader that goes away ("| head") makes the write fail, instead of ending the process
+    signal(SIGXFSZ, SIG_IGN); // likewise for a file that may not grow further
 }
 
 // --- ranks ---------------------------------------------------------------------------------------------------------
 // One rank reports the job's failure, and no rank keeps waiting.
-enum { LEAVES_AFTER = 3 }; // seconds: a thread that waits for a dead rank's data may never come back
+enum { LEAVES_AFTER = 3 }; // in seconds: a thread that waits for a dead rank's data may never return
 
 static atomic_bool failed;
 
 static void on_failure(void *user, const char *line, bool tells) {
     (void)user;
     char text[600];
-    const char *to = getenv("MEZZO_TELL_FD"); // mezzo launch reports it for all
+    const char *to = getenv("MEZZO_TELL_FD"); // mezzo launch reports it for all ranks
     int n = snprintf(text, sizeof text, "%s%s\n", to != NULL ? "" : "mezzo: ", line);
     if ((to != NULL || tells) && n > 0 && write(to != NULL ? atoi(to) : STDERR_FILENO, text, (size_t)n) < 0)
         tells = false; // stderr has no reader

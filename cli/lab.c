@@ -1,12 +1,12 @@
-// mezzo lab demonstrates floating-point arithmetic. One function a lesson: it computes, prints a table or JSON, and
-// says what the numbers mean.
+// mezzo lab demonstrates floating-point arithmetic. Each lesson is a function that computes, prints a table or JSON,
+// and explains the numbers.
 #include <math.h>
 #include <stdlib.h>
 
 #include "cli.h"
 #include "study/lab/lab.h"
 
-// printf's "-nan" shows the sign bit of a NaN, which means nothing.
+// Formats a number. printf's "-nan" would show the meaningless sign bit of a NaN.
 static const char *number(double x, char buffer[24]) {
     snprintf(buffer, 24, isnan(x) ? "nan" : "%.6g", x);
     return buffer;
@@ -216,7 +216,7 @@ static json_t *path_json(const mz_scale_step *rows, size_t steps) {
     return list;
 }
 
-// Runs of equal steps on one line.
+// Prints runs of equal steps on one line.
 static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interval) {
     printf("the loss scaler, on a real fp16 program (growth after %lld finite steps)\n\n%-9s %10s %10s %14s  %s\n",
            (long long)interval, "steps", "gradient", "scale", "scaled", "");
@@ -310,7 +310,7 @@ static const cli_field norm_fields[] = {
 };
 
 static int layernorm(void) {
-    enum { WIDTHS = 4 }; // 256, 1024, 4096, 16384
+    enum { WIDTHS = 4 }; // 256, 1024, 4096 and 16384
     mz_norm_row rows[MZ_COUNT(norm_formats) * WIDTHS];
     double center;
     int64_t seed;
@@ -339,7 +339,7 @@ static int layernorm(void) {
 static const struct {
     const char *name;
     int (*run)(void);
-    const char *options[8]; // that it takes, beside json
+    const char *options[8]; // its options, besides json
 } lessons[] = {
     {"formats", formats, {"value"}},
     {"accumulate", accumulate, {"value", "count", "seed"}},

@@ -7,7 +7,7 @@
 
 typedef struct line {
     mz_speed_row is;
-    double times; // as fast as the first; NaN where either does not get there
+    double times; // how many times as fast as the first; NaN where either does not reach the target
 } line;
 
 static const char *other_text(const void *row, char *buf, size_t size) {

@@ -42,7 +42,8 @@ static json_t *fate_json(const int64_t *counts, int scale) {
                      plain.highest, "counts_up_to_log2", buckets);
 }
 
-// Tensors that were rounded to 8 bits: the scale they had, what became zero, and what their table of scales counted.
+// Lists tensors that were rounded to 8 bits: their scale, the numbers that became zero, and the counts of their table
+// of scales.
 static json_t *narrowed_json(const mz_magnitudes *m) {
     json_t *list = json_array();
     for (size_t i = 0; i < m->n_narrowed; i++) {
@@ -80,7 +81,7 @@ static json_t *result_json(const mz_underflow *u, int scale) {
 }
 
 // --- text ----------------------------------------------------------------------------------------------------------
-// scale -1: activations, which are not scaled.
+// Prints a line. scale -1: activations, which are not scaled.
 static void print_line(const char *name, const int64_t *counts, int scale) {
     mz_fp16_fate plain = mz_fp16_fate_of(counts, 0), scaled = mz_fp16_fate_of(counts, scale > 0 ? scale : 0);
     printf("%-44.44s %9lld %5d %5d %8.2f %8.2f %8.2f", name, (long long)plain.nonzero, plain.lowest, plain.highest,
@@ -102,7 +103,7 @@ static void print_head(int scale) {
     printf("\n");
 }
 
-// The tensors that lose most, by share; `most` of them.
+// Holds at most `most` tensors that lose the largest shares.
 typedef struct ranked {
     size_t index;
     double lost;

@@ -17,7 +17,7 @@ static const cli_command *const commands[] = {
     &cli_export, &cli_report,  &cli_watch, &cli_advise, &cli_verify,  &cli_diff, &cli_sweep,  &cli_analyze,
     &cli_bench,  &cli_doctor,  &cli_audit, &cli_memory, &cli_explain, &cli_lab};
 
-// Each row has a user's aim and the first command that serves it.
+// Each row has a user's aim and the first command for it.
 static const struct {
     const char *title;
     const cli_command *first;
@@ -68,7 +68,7 @@ static const cli_command *command_of(const char *name) {
     return NULL;
 }
 
-// `words`: those after "help", at least one.
+// Prints the help on `words`, those after "help", at least one.
 static int help_on(int n, char **words) {
     const bool man = strcmp(words[0], "--man") == 0, completion = strcmp(words[0], "--completion") == 0;
     const char *name = man || completion ? (n > 1 ? words[1] : NULL) : words[0];
@@ -104,7 +104,7 @@ static int dispatch(const cli_command *command, int argc, char **argv) {
     return cli_finish(code);
 }
 
-// A file opened later must never become the standard output or error that the caller closed.
+// Opens standard streams that the caller closed, so that a file opened later never becomes one of them.
 static bool open_closed_streams(void) {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
@@ -141,13 +141,13 @@ typedef struct words {
 
 static void *start_thread(void *user) {
     words *w = user;
-    mz_json_begin(); // on this thread
+    mz_json_begin(); // for this thread
     w->code = start(w->argc, w->argv);
     return NULL;
 }
 
-// Under a small `ulimit -s` everything, OpenMP's threads too, gets stacks of the usual size that do not count against
-// it.
+// Starts the command, where `ulimit -s` is small, so that every thread, OpenMP's included, has a stack of the usual
+// size that does not count against the limit.
 static int start_on_large_stack(int argc, char **argv) {
     words w = {argc, CLI_FAILED, argv};
     pthread_attr_t attr;
@@ -168,16 +168,17 @@ static int start_on_large_stack(int argc, char **argv) {
 }
 
 // --- waiting threads -----------------------------------------------------------------------------
-// A thread of OpenMP that waits spins before it sleeps, by default for milliseconds. On a core that others use, that is
-// time which the thread it waits for needs. The bound here is about what a sleep and a wake-up cost; what the user has
-// set stands.
+// A waiting thread of OpenMP spins before it sleeps, by default for milliseconds. On a shared core, the thread that it
+// waits for may need that time. The limit here is about the cost of a sleep and a wake-up; the user's own setting takes
+// precedence.
 #ifdef __GLIBC__
-static char **borrowed, *lent; // a place of the environment, and what belongs there
+static char **borrowed, *lent; // an entry of the environment, and its original value
 
-// libgomp reads its variables when it is loaded, before main, and nothing can be added to the environment by then. This
-// function runs first and puts the bound in the place of another variable until main begins.
+// Sets the limit before libgomp reads its variables. It reads them when it is loaded, before main, when nothing can be
+// added to the environment any more. So this function, which runs first, replaces another variable by the limit until
+// main begins.
 static void bound_spinning(int argc, char **argv, char **environment) {
-    static char bound[] = "GOMP_SPINCOUNT=2000"; // turns: 50 to 100 us
+    static char bound[] = "GOMP_SPINCOUNT=2000"; // in turns, which take 50 to 100 us
     static const char *const stay[] = {"OMP_",   "GOMP_", "KMP_",  "LD_",   "MALLOC_",
                                        "GLIBC_", "ASAN_", "LSAN_", "TSAN_", "UBSAN_"};
     (void)argc, (void)argv;
@@ -208,7 +209,7 @@ static void give_back(void) {
 #endif
 #ifdef __clang__ // its runtime reads the variable at the first parallel region
     if (getenv("OMP_WAIT_POLICY") == NULL)
-        setenv("KMP_BLOCKTIME", "1", 0); // ms
+        setenv("KMP_BLOCKTIME", "1", 0); // in ms
 #endif
 }
 

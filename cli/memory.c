@@ -1,4 +1,4 @@
-// mezzo memory plans what training takes in each precision, and allocates nothing.
+// mezzo memory plans the memory of training in each precision, and allocates none.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct asked {
 } asked;
 
 // --- options -------------------------------------------------------------------------------------------------------
-// "24GiB", "80 GB", "512MiB", "1e9": bytes. "7B", "350M": a count.
+// Parses an amount: "24GiB", "80 GB", "512MiB", "1e9" are bytes; "7B", "350M" are a count.
 static int parse_amount(const char *option, bool bytes, double *out) {
     static const struct {
         const char *unit;
@@ -38,11 +38,11 @@ static int parse_amount(const char *option, bool bytes, double *out) {
     return cli_wrong("--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
 }
 
-// An option that takes a comma list of names.
+// An option that takes a list of names, separated by commas.
 typedef struct named_list {
     const char *option, *initial, *advice;
     const char *(*name)(int i);
-    int most; // names
+    int most; // the most names
 } named_list;
 
 // Parses the names, each once, as their indices.
@@ -79,7 +79,7 @@ static int parse_rows(asked *a) {
     return parse_names(&masters, a->plan.masters, &a->plan.n_masters);
 }
 
-// As many as asked for, or as the job has that this process is of.
+// Parses the number of ranks; the default is that of the job to which this process belongs.
 static int parse_ranks(asked *a) {
     mz_world world;
     double n = 1;
@@ -92,7 +92,7 @@ static int parse_ranks(asked *a) {
     return CLI_DONE;
 }
 
-// Precisions that the device turns into another one are that one, once.
+// Resolves precisions on the device, each result once.
 static mezzo_status settle_precisions(mz_memory_plan *p) {
     mezzo_precision kept[MEZZO_PRECISION_COUNT];
     int n = 0;
@@ -128,7 +128,7 @@ static mezzo_status read_session(asked *a, const mezzo_config *config) {
     return mezzo_device_describe(a->plan.device, &a->info);
 }
 
-// --- telling -------------------------------------------------------------------------------------------------------
+// --- output ---------------------------------------------------------------------------------------------------------
 static const char *mib(size_t bytes, char *buffer, size_t size) {
     double x = (double)bytes / 1048576;
     if (bytes > 0 && x < 0.05)
@@ -138,14 +138,14 @@ static const char *mib(size_t bytes, char *buffer, size_t size) {
     return buffer;
 }
 
-// A row as it is printed: what a step takes, part by part.
+// A row as it is printed: the parts of a step's memory.
 typedef struct line {
     const char *name, *optimizer, *master; // name: of a saving
     mezzo_precision precision;
     mz_footprint f;
-    size_t scratch, total, run;             // scratch: what one column holds
+    size_t scratch, total, run;             // scratch: what one column shows
     double measured, error, largest, again; // NaN: not asked for
-    double saved;                           // of the base row's total
+    double saved;                           // as a share of the base row's total
 } line;
 
 static line line_of(const asked *a, const mz_memory_row *r) {
@@ -194,7 +194,7 @@ static const cli_field row_fields[] = {
     {CLI_FIELD(line, again), "largest_batch_recompute", .flags = CLI_KNOWN | CLI_WHOLE},
 };
 
-// --measure and --limit add these columns to each row.
+// The columns that --measure and --limit add to each row.
 static const cli_field asked_fields[] = {
     {CLI_FIELD(line, precision), NULL, "precision"},
     {CLI_FIELD(line, optimizer), NULL, "optimizer"},
@@ -255,7 +255,7 @@ static void print_plan(const asked *a) {
         cli_tell("--replay keeps %s beside them.", mib(base->f.replay, text, sizeof text));
 }
 
-// Nothing fits: what the least row needs for one sequence.
+// Prints that nothing fits, with the need of the smallest row for one sequence.
 static mezzo_status print_none(const asked *a) {
     const mz_memory_row *row;
     size_t least;
@@ -292,7 +292,7 @@ static void print_savings(const asked *a) {
 // --- formulas ------------------------------------------------------------------------------------------------------
 typedef struct priced {
     mz_scheme is;
-    double sum, bytes; // of a parameter; of all
+    double sum, bytes; // per parameter; of all parameters
 } priced;
 
 static const cli_field scheme_fields[] = {

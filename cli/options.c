@@ -11,7 +11,7 @@ cli_args cli_line;
 
 enum { NAME_BYTES = 128, MAX_NAMES = 512 };
 
-// Names are compared with '_' as '-': --batch_size is --batch-size.
+// Compares names with '_' as '-': --batch_size is --batch-size.
 static bool same_name(const char *a, const char *b) {
     for (; *a != '\0' && *b != '\0'; a++, b++)
         if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b))
@@ -38,7 +38,7 @@ bool cli_takes_key(const cli_command *command, const char *key) {
     return command->config != NULL && cli_begins(key, command->config);
 }
 
-// Copies the next of a key's short names; false where there is no more.
+// Copies the next of a key's short names; returns false after the last one.
 static bool next_alias(const char **aliases, char alias[NAME_BYTES]) {
     *aliases += strspn(*aliases, ALIAS_ENDS);
     const size_t n = strcspn(*aliases, ALIAS_ENDS);
@@ -55,7 +55,7 @@ static bool alias_is(const mezzo_config_key *key, const char *name) {
     return false;
 }
 
-// Finds the configuration key that `name` stands for, among those that the subcommand takes. An entry of a map is named
+// Finds the configuration key of a name, among those that the subcommand takes. An entry of a map is named
 // "autocast.PATTERN".
 static bool config_key(const cli_command *command, const char *name, mezzo_config_key *out, const char **key) {
     for (int i = 0; i < mezzo_config_count(); i++) {
@@ -74,9 +74,10 @@ static bool config_key(const cli_command *command, const char *name, mezzo_confi
     return false;
 }
 
-// Returns what an option is called here that has another name with other subcommands; NULL: it is not one of those.
+// Returns this subcommand's name of an option that others name differently; NULL: it is no such option.
 static const char *other_name(const cli_command *command, const char *typed) {
-    static const char *const names[][2] = {{"model", "family"}}; // sweep: which models, of many shapes
+    static const char *const names[][2] = {{"model", "family"}}; // sweep calls the models, of which it measures many
+                                                                 // shapes, a family
     for (size_t i = 0; i < MZ_COUNT(names); i++)
         for (const cli_option *o = command->options; o->name != NULL; o++)
             if (strcmp(typed, names[i][0]) == 0 && strcmp(o->name, names[i][1]) == 0)
@@ -84,7 +85,7 @@ static const char *other_name(const cli_command *command, const char *typed) {
     return NULL;
 }
 
-// Every name that could have been meant: own options, short names and full keys.
+// Reports an unknown option with every similar name: own options, short names and full keys.
 static int unknown_option(const cli_command *command, const char *typed) {
     const char *names[MAX_NAMES];
     char words[MAX_NAMES][NAME_BYTES];
@@ -108,7 +109,7 @@ static int unknown_option(const cli_command *command, const char *typed) {
     return cli_wrong("there is no option --%s; mezzo %s --help lists them", typed, command->name);
 }
 
-// Parses one option at argv[i], possibly with its value in argv[i + 1]; *used is the number of words of both.
+// Parses one option at argv[i], possibly with its value in argv[i + 1]; *used is the number of both words.
 static int parse_option(int argc, char **argv, int i, int *used) {
     const cli_command *command = cli_line.command;
     char *typed = argv[i] + (argv[i][1] == '-' ? 2 : 1);
@@ -126,7 +127,7 @@ static int parse_option(int argc, char **argv, int i, int *used) {
             return unknown_option(command, typed);
     }
 
-    // A switch stands for itself; --switch=false, "--switch false" and --no-switch turn a configuration's off.
+    // A switch alone turns on; --switch=false, "--switch false" and --no-switch turn a configuration's switch off.
     const char *next = i + 1 < argc ? argv[i + 1] : NULL;
     bool is_switch = own == NULL && strcmp(key.type, "true|false") == 0;
     bool next_is_truth = next != NULL && (strcmp(next, "true") == 0 || strcmp(next, "false") == 0);
@@ -141,7 +142,7 @@ static int parse_option(int argc, char **argv, int i, int *used) {
     } else if (value == NULL && is_switch && !next_is_truth) {
         value = "true";
     } else if (value == NULL) {
-        if (next == NULL || strncmp(next, "--", 2) == 0) // a value that starts so is given as --option=VALUE
+        if (next == NULL || strncmp(next, "--", 2) == 0) // a value that starts like this is written --option=VALUE
             return cli_wrong("--%s needs a value: %s", typed, own != NULL ? own->value : key.help);
         value = next;
         *used = 2;
@@ -151,7 +152,7 @@ static int parse_option(int argc, char **argv, int i, int *used) {
     return CLI_DONE;
 }
 
-// "-n": an option whose name is one letter may have one dash.
+// Returns whether the word is an option like "-n": one whose name is a single letter may have one dash.
 static bool is_letter(const cli_command *command, const char *word) {
     return word[0] == '-' && word[1] != '\0' && word[1] != '-' && word[2] == '\0' &&
            own_option(command, word + 1) != NULL;
@@ -295,7 +296,7 @@ int cli_ranges(const cli_range *ranges, size_t n, void *into) {
 }
 
 // --- configurations: defaults, recipe, files, keys ----------------------------------------------------
-// Errors name the option as it was typed.
+// Sets a key; errors name the option as it was typed.
 static mezzo_status set_key(mezzo_config *config, const cli_given *given) {
     char source[130];
     snprintf(source, sizeof source, "--%s", given->typed);

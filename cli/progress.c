@@ -1,4 +1,4 @@
-// Shows progress on stderr: a line that is drawn again on a terminal, a plain line now and then elsewhere.
+// Shows progress on stderr: on a terminal a line that is drawn again, elsewhere a plain line at intervals.
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -7,12 +7,12 @@
 #include "dist/world.h"
 
 enum { LINE_BYTES = 512, BAR_CELLS = 20, BAR_CELLS_NARROW = 8 };
-static const double REDRAW_SECONDS = 0.1, SILENT_SECONDS = 1, LINE_SECONDS = 10; // LINE_SECONDS: where no terminal is
+static const double REDRAW_SECONDS = 0.1, SILENT_SECONDS = 1, LINE_SECONDS = 10; // LINE_SECONDS: without a terminal
 
 static struct {
     bool quiet, bar, drawn; // bar: stderr is a terminal
-    bool all;               // every line at once, for tests
-    double told;            // when the last line was
+    bool all;               // prints every line at once, for tests
+    double told;            // the time of the last line
     double val_loss;
 } screen = {.val_loss = NAN};
 
@@ -43,7 +43,7 @@ void cli_progress_line(const char *line, bool must) {
         fprintf(stderr, "%s\n", line);
         return;
     }
-    // The last column stays free, or the terminal would wrap; what is cut is cut whole.
+    // The last column stays free, because the terminal would wrap; characters that do not fit are dropped whole.
     const size_t most = (size_t)cli_terminal_columns(stderr) - 1;
     size_t end = strlen(line);
     if (end > most) {
@@ -67,7 +67,7 @@ static void add(char line[LINE_BYTES], const char *fmt, ...) {
 }
 
 // --- work ----------------------------------------------------------------------------------------------------------
-// Holds what is under way, the outermost first.
+// The present work, the outermost first.
 static struct {
     const char *what;
     int64_t done, total;
@@ -75,7 +75,7 @@ static struct {
 } works[4];
 static size_t n_works;
 
-// Work that contains this one stays; what was in it is over.
+// Returns the index of this work: work that contains it stays, and what it contained is over.
 static size_t find_work(const char *what) {
     size_t i = 0;
     while (i < n_works && strcmp(works[i].what, what) != 0)
@@ -114,12 +114,12 @@ void cli_progress_work(const char *what, int64_t done, int64_t total) {
 }
 
 // --- training ------------------------------------------------------------------------------------------------------
-// x86 makes NaNs with the sign set, which printf shows; a reader would look for a reason.
+// Returns x, or NaN without the sign that x86 sets, which printf would show and readers would wonder about.
 static double unsigned_nan(double x) {
     return isnan(x) ? fabs(x) : x;
 }
 
-// Writes a report with the most wanted first, because a narrow terminal cuts the end.
+// Writes a report with the most important facts first, because a narrow terminal cuts the end.
 static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
     char buf[32];
     add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));
@@ -157,7 +157,7 @@ static void show_step(const mezzo_progress *now) {
     cli_progress_line(line, !screen.bar || !screen.drawn || now->step == now->steps);
 }
 
-// Sampled text may hold anything: control characters must not drive the terminal.
+// Prints sampled text, which may contain anything: control characters must not control the terminal.
 static void print_sample(const mezzo_progress *now) {
     fprintf(stderr, "sample at step %lld:\n  | ", (long long)now->step);
     for (const char *c = now->text; *c != '\0'; c++) {

@@ -1,4 +1,4 @@
-// mezzo recipes lists the recipes: YAML files of keys for runs whose result is known.
+// mezzo recipes lists the recipes: YAML files of keys for runs with known results.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include "io/file.h"
 #include "io/yaml.h"
 
-// --- what is installed beside the command: recipes, documents, the Python module -----------------------------------
+// --- files installed with the command: recipes, documents, the Python module ----------------------------------------
 bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t size) {
     char self[4096];
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -35,7 +35,7 @@ static bool find_folder(char *folder, size_t size) {
 
 static const char suffix[] = ".yaml";
 
-// "NAME.yaml" → "NAME"; false for other files.
+// Shortens "NAME.yaml" to "NAME"; returns false for other files.
 static bool cut_suffix(char *name) {
     const bool is = mz_ends_with(name, suffix);
     if (is)
@@ -86,7 +86,7 @@ int cli_recipe_path(const char *name, char *path, size_t size) {
     return code;
 }
 
-// --- telling -------------------------------------------------------------------------------------------------------
+// --- output ---------------------------------------------------------------------------------------------------------
 typedef struct told {
     char name[64], reproduces[256], data[256], device[160], time[160], reached[256];
 } told;
@@ -103,7 +103,7 @@ static void copy(const mz_yaml_node *recipe, const char *key, char *out, size_t 
         snprintf(out, size, "%s", node->text);
 }
 
-// Reads a recipe's description of itself; its base has what it leaves out.
+// Reads a recipe's own description; its base has the parts that it leaves out.
 static mezzo_status describe(const char *folder, const char *name, int depth, told *out) {
     char *path = mz_format("%s/%s%s", folder, name, suffix);
     mz_yaml *yaml = NULL;

@@ -9,8 +9,8 @@ int cli_exit_code(mezzo_status status) {
     switch (status) {
     case MEZZO_OK:
         return CLI_DONE;
-    case MEZZO_ERR_INVALID: // options, keys, shapes
-    case MEZZO_ERR_FORMAT:  // a file that was given is not what it should be
+    case MEZZO_ERR_INVALID: // wrong options, keys, shapes
+    case MEZZO_ERR_FORMAT:  // an input file has another form than it should
         return CLI_USAGE;
     case MEZZO_ERR_INTERRUPTED:
         return CLI_INTERRUPTED;
@@ -47,7 +47,7 @@ static void print_name(void) {
     fprintf(stderr, "mezzo%s%s: ", command != NULL ? " " : "", command != NULL ? command->name : "");
 }
 
-// A usage of two forms has a line for each; an error is one line.
+// Joins the lines of a usage with two forms, because an error is one line.
 static void join_forms(char *line) {
     static const char between[] = "\n       mezzo ", instead[] = " or mezzo ";
     for (char *at = line; (at = strstr(at, between)) != NULL;) {
@@ -125,8 +125,8 @@ void cli_leave(int code) {
     exit(code);
 }
 
-// libgomp calls exit(1) after a line of its own where it cannot start a thread or get memory. 1 means a failed check;
-// this is 3.
+// Ends with the documented code. libgomp calls exit(1) after a line of its own where it cannot start a thread or get
+// memory; 1 means a failed check, and this is 3.
 static void leave_with_documented_code(void) {
     if (leaving)
         return;

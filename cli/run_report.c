@@ -7,7 +7,7 @@
 
 enum { RUNS_MAX = 16 };
 
-static const char *name_of(const char *folder, char *buffer, size_t size) { // "runs/a/" -> "a"
+static const char *name_of(const char *folder, char *buffer, size_t size) { // "runs/a/" gives "a"
     size_t n = strlen(folder);
     while (n > 1 && folder[n - 1] == '/')
         n--;
@@ -46,7 +46,7 @@ static int read_run(const char *operand, mz_run_log *log) {
     return CLI_DONE;
 }
 
-// A page for each run, in its folder; or one of all together.
+// Writes a page for each run, in its folder; or one of all together.
 static int write_pages(const mz_run_log *logs, int n) {
     if (cli_has("compare"))
         return write_page(logs, n, cli_out_file("out", "compare.html"));

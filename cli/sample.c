@@ -5,10 +5,10 @@
 
 typedef struct texts {
     bool json;
-    int index; // the sample under way
+    int index; // number of the present sample
     const char *prompt;
     mz_text text;
-    json_t *all; // json: the finished ones
+    json_t *all; // with json: the finished samples
 } texts;
 
 static void finish_one(texts *t) {
@@ -20,7 +20,7 @@ static void finish_one(texts *t) {
     }
 }
 
-// Text goes out as it is drawn; a line of dashes stands between samples.
+// Prints text as it is drawn; a line of dashes separates samples.
 static void on_text(void *user, int index, const char *text, size_t bytes) {
     texts *t = user;
     bool first = t->index < 0;
@@ -51,7 +51,7 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_sample_options, seed), "seed"},
 };
 
-// As mezzo_sample_defaults has them.
+// The limits of mezzo_sample_defaults.
 static const cli_range ranges[] = {
     {CLI_FIELD(mezzo_sample_options, tokens), "tokens", 1, 1 << 24, 200},
     {CLI_FIELD(mezzo_sample_options, samples), "count", 1, 100000, 1},

@@ -7,7 +7,7 @@
 
 typedef struct watch {
     bool quiet;
-    const char *unit; // of the speed that is printed
+    const char *unit; // of the printed speed
     int rows, failed; // of this call
     int total, done;
     double seconds;
@@ -55,7 +55,8 @@ static const axis of_images[] = {{"blocks", "1,2", offsetof(mz_sweep_options, la
                                  {"batch-sizes", "1,2,4,8", offsetof(mz_sweep_options, batch)},
                                  {"image-sizes", "32,64", offsetof(mz_sweep_options, seq_len)}};
 
-// An axis of the other kind of grid is refused: nothing is measured on a grid that was not asked for.
+// Parses the grid, and refuses an axis of the other kind of grid, because no other grid than the requested one is
+// measured.
 static int parse_grid(bool images, mz_sweep_options *o) {
     const axis *mine = images ? of_images : of_texts, *others = images ? of_texts : of_images;
     for (size_t i = 0; i < MZ_COUNT(of_texts); i++) {
@@ -64,7 +65,7 @@ static int parse_grid(bool images, mz_sweep_options *o) {
         CLI_TRY(parse_axis(mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field)));
     }
     for (int i = 0; images && i < o->seq_len.n; i++)
-        o->seq_len.values[i] *= o->seq_len.values[i]; // pixels
+        o->seq_len.values[i] *= o->seq_len.values[i]; // in pixels
     return CLI_DONE;
 }
 
@@ -128,9 +129,9 @@ static int print_result(const mz_sweep_options *o, const watch *w) {
     char time[32], program[512], quoted[4200];
     printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",
            w->rows, cli_duration(w->seconds, time, sizeof time));
-    if (o->n_precisions < 2) // of which nothing can be compared
+    if (o->n_precisions < 2) // one precision has nothing to compare with
         return CLI_DONE;
-    bool has_baseline = false; // analyze's
+    bool has_baseline = false; // the baseline of analyze
     for (int i = 0; i < o->n_precisions; i++)
         has_baseline = has_baseline || o->precisions[i] == MEZZO_PRECISION_FP32;
     printf("next:\n  %s analyze %s", cli_quote(cli_line.program, program, sizeof program),

@@ -1,4 +1,4 @@
-// Formats text for people: columns of a terminal, names, numbers, words for a shell.
+// Formats text: columns of a terminal, names, numbers, words for a shell.
 #include <ctype.h>
 #include <math.h>
 #include <sys/ioctl.h>
@@ -28,7 +28,7 @@ int cli_columns_of(const char *text, size_t bytes) {
 }
 
 void cli_wrap(const char *text, int at, int indent, int most) {
-    bool starts = true; // a line: no blank before the word
+    bool starts = true; // at the beginning of a line, where no blank precedes the word
     for (const char *word = text; *word != '\0';) {
         size_t n = strcspn(word, " \n");
         int width = cli_columns_of(word, n);
@@ -76,7 +76,7 @@ cli_shown cli_show(const char *name) {
     return shown;
 }
 
-// $'word', where a byte that is not printable ASCII is \ooo.
+// Quotes as $'word', where a byte that is not printable ASCII is \ooo.
 static const char *quote_bytes(const char *word, char *buf, size_t size) {
     size_t n = (size_t)snprintf(buf, size, "$'");
     for (const unsigned char *c = (const unsigned char *)word; *c != '\0' && n + 8 < size; c++)
@@ -99,7 +99,7 @@ const char *cli_quote(const char *word, char *buf, size_t size) {
         snprintf(buf, size, "%s", word);
         return buf;
     }
-    size_t n = 0; // 'word', where a quote inside is '\''
+    size_t n = 0; // quotes as 'word', where a quote inside becomes '\''
     const char *piece = "'";
     for (const char *c = word;; c++) {
         for (; *piece != '\0' && n + 1 < size; piece++)
@@ -119,7 +119,7 @@ const char *cli_quote(const char *word, char *buf, size_t size) {
 }
 
 const char *cli_duration(double seconds, char *buf, size_t size) {
-    if (!(seconds >= 0 && seconds < 1e9)) { // also NaN: not known yet
+    if (!(seconds >= 0 && seconds < 1e9)) { // also for NaN: the time is not known yet
         snprintf(buf, size, "-");
         return buf;
     }

@@ -25,7 +25,7 @@ static void on_save(int number) {
     saves = saves < SIG_ATOMIC_MAX ? saves + 1 : 0;
 }
 
-// --signal: each name of the list.
+// Makes each signal in the list of --signal ask for a checkpoint.
 static int catch_saves(void) {
     struct sigaction action = {.sa_handler = on_save, .sa_flags = SA_RESTART};
     char word[64];
@@ -59,7 +59,7 @@ static void add_text(char *buf, size_t size, const char *fmt, ...) {
     va_end(args);
 }
 
-// Writes the loss of the whole validation set; "best" stands with the losses that it is the lowest of.
+// Writes the loss of the whole validation set; "best" is the lowest of the losses beside it.
 static const char *validation_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
     const char *join = " (";
@@ -90,7 +90,7 @@ static const char *sampled_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-// A resumed run may have had no steps left.
+// Writes the loss; a resumed run may have had no steps left.
 static const char *loss_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
     if (r->tokens_per_second == 0)
@@ -168,11 +168,11 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
     if (*r->checkpoint != '\0') {
         char tokenizer[4200];
         snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", folder);
-        if (access(tokenizer, R_OK) == 0) // shards may come without one
+        if (access(tokenizer, R_OK) == 0) // shards may have no tokenizer
             printf("  %s sample %s --tokens 500\n", program, quoted);
         char samples[4200];
         snprintf(samples, sizeof samples, "%s/samples", folder);
-        if (strcmp(r->unit, "images") == 0 && access(samples, R_OK) == 0) // gray ones alone are drawn
+        if (strcmp(r->unit, "images") == 0 && access(samples, R_OK) == 0) // only gray pictures are drawn
             printf("  %s sample %s --out predicted\n", program, quoted);
         printf("  %s eval %s%s\n", program, quoted, isnan(r->val_loss) ? " --data FILE" : "");
     }
@@ -184,7 +184,7 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
     printf("  tensorboard --logdir %s\n", quoted);
 }
 
-// Prints to stderr where the checkpoint of an interrupted run is and how to continue; stdout holds results only.
+// Prints to stderr where the checkpoint of an interrupted run is and how to continue; stdout has only results.
 static void print_interrupted(const char *folder, const mezzo_train_result *r) {
     if (*r->checkpoint == '\0') {
         cli_wrong("interrupted at step %lld; wrote no checkpoint", (long long)r->steps);
@@ -214,7 +214,7 @@ static mezzo_status choose(void *user, const mezzo_auto_request *request, mezzo_
 
 static void show(void *user, const mezzo_progress *p) {
     watch *w = user;
-    // The run folder is there from the start on; what was measured stays in it.
+    // The run folder exists from the start on, and keeps the measurements.
     if (p->event == MEZZO_EVENT_START && w->chosen &&
         cli_choice_save(&w->choice, cli_key(w->config, "train.out")) != MEZZO_OK)
         fprintf(stderr, "mezzo train: could not write precision.json: %s\n", mezzo_error_message());
@@ -235,7 +235,7 @@ static const cli_field bisect_fields[] = {
     {CLI_FIELD(mezzo_bisect_result, text), "text"},
 };
 
-// --bisect-nan: 0 where every step is good, 1 where one is not.
+// Runs --bisect-nan: returns 0 where every step is good, 1 where one is not.
 static int bisect(const mezzo_config *config, const mezzo_hooks *hooks) {
     mezzo_bisect_result r;
     int code = CLI_DONE;
@@ -262,8 +262,8 @@ static bool names_model(void) {
     return cli_has("config") || cli_has("recipe") || cli_given_key("train.init") != NULL;
 }
 
-// Where the configuration names no model, chooses one of a size that this machine trains in minutes, with a context
-// that the text has room for. GPT-2's own size would take days on a CPU.
+// Chooses a model where the configuration names none: a size that this machine trains in minutes, with a context that
+// fits the text. GPT-2's own size would take days on a CPU.
 static mezzo_status choose_model(mezzo_config *config) {
     const char *device = cli_key(config, "device.name"), *data = cli_key(config, "data.path");
     mezzo_device *gpu = NULL;
@@ -271,13 +271,13 @@ static mezzo_status choose_model(mezzo_config *config) {
     if (names_model())
         return MEZZO_OK;
     if (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device))
-        mezzo_log_set(NULL, NULL); // the run reports whether it opens
+        mezzo_log_set(NULL, NULL); // the run reports errors when it opens
     bool large = (strcmp(device, "auto") == 0 || mz_device_name_is_gpu(device)) &&
                  mezzo_device_open(strcmp(device, "auto") == 0 ? mz_gpu_name() : device, 0, &gpu) == MEZZO_OK;
     mezzo_device_close(gpu);
     mezzo_log_set(cli_has("quiet") ? cli_log_quietly : cli_log, NULL);
     int64_t context = large ? 256 : 128;
-    // A tenth validates, and a token is at most a few characters.
+    // A tenth validates, and a token has at most a few characters.
     bool file = data != NULL && stat(data, &text) == 0 && S_ISREG(text.st_mode);
     while (file && context > 16 && (int64_t)text.st_size / 80 < context)
         context /= 2;
@@ -298,7 +298,7 @@ static mezzo_status choose_model(mezzo_config *config) {
     return MEZZO_OK;
 }
 
-// A run folder that was copied, moved or is seen from elsewhere goes on where its config.yaml is, whatever that says.
+// Resumes a copied or moved run folder at the place of its config.yaml, whatever path that file has.
 static mezzo_status resume_where_it_is(mezzo_config *config) {
     const char *file = cli_text("config", ""), *slash = strrchr(file, '/'), *resume = cli_key(config, "train.resume");
     const size_t n = slash != NULL ? (size_t)(slash - file) : 0;
@@ -341,8 +341,8 @@ static int train(const mezzo_config *config, const mezzo_hooks *hooks) {
     return CLI_DONE;
 }
 
-// A reader of the progress that goes away ("| head") does not end the run, and files on the disk are complete at every
-// moment.
+// Trains or searches. A reader of the progress that goes away ("| head") does not end the run, and files on the disk
+// are complete at every moment.
 static int train_or_bisect(mezzo_config *config) {
     const volatile sig_atomic_t *stop = cli_interrupts("\nmezzo train: stopping; press Ctrl-C again to quit now\n");
     watch w = {.quiet = cli_has("quiet"), .config = config};

@@ -1,4 +1,5 @@
-// mezzo verify trains the same run in fp32 and in a precision, and checks whether the precision pays and holds.
+// mezzo verify trains the same run in fp32 and in a precision, and checks whether the precision is faster without loss
+// of quality.
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -8,19 +9,19 @@
 #include "io/json.h"
 #include "study/measure/verify.h"
 
-// Without a configuration, verify trains a GPT on characters whose activations outweigh its weights, so that memory is
-// mostly what a precision can change. Batches of 64: fp32 masters, gradients and moments are in both runs and hide the
-// rest in small ones.
+// Without a configuration, verify trains a GPT on characters whose activations are larger than its weights, so that
+// most of the memory depends on the precision. Batches have 64 rows, because in small ones fp32 masters, gradients and
+// moments, which both runs have, hide the difference.
 static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},
                                        {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},
                                        {"train.steps", "200"},   {"schedule.warmup", "20"}, {"train.eval_iters", "0"}};
 
 static mezzo_status set_defaults(mezzo_config *config) {
-    const bool has_file = cli_has("config"); // which says what is trained
+    const bool has_file = cli_has("config"); // the file says what is trained
     return has_file ? MEZZO_OK : cli_set_defaults(config, defaults, MZ_COUNT(defaults));
 }
 
-// user: the result, whose precision is known before the first step.
+// Shows progress. user: the result, whose precision is known before the first step.
 static void show(void *user, const mz_verify_progress *p) {
     const mz_verify_result *r = user;
     char took[32], left[32], losses[96] = "", line[256];
@@ -64,7 +65,7 @@ static int tell(const mz_verify_options *o, const mz_verify_result *r, const cha
     return cli_print_made(&t);
 }
 
-// Options of the one mode are refused in the other.
+// Parses the options of one mode, which the other mode refuses.
 static int parse_matched(mz_verify_options *o) {
     int n = 0;
     if (o->matched)
@@ -97,7 +98,7 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
     return r->same && mz_matched_decided(&r->matched) && r->matched.verdict != MZ_MATCHED_SLOWER;
 }
 
-// --transfer 64,96,128: the widths before the model's own.
+// Parses the widths below the model's own: --transfer 64,96,128.
 static int parse_widths(int64_t *widths, int *n) {
     const char *rest = cli_text("transfer", "");
     char word[64];

@@ -14,11 +14,11 @@
 #include "study/page/run_log.h"
 #include "train/health.h"
 
-enum { WHOLE = -1, SCIENTIFIC = -2, BYTES = -3 }; // instead of a number of decimals
+enum { WHOLE = -1, SCIENTIFIC = -2, BYTES = -3 }; // values of `decimals` for other forms
 
 typedef struct row {
     const char *label, *series, *unit;
-    int decimals; // as train prints the number
+    int decimals; // as many as train prints
     bool logarithmic;
 } row;
 
@@ -71,7 +71,7 @@ static void spark(const mz_series *s, int width, bool logarithmic, char *out, si
     size_t used = 0;
     out[0] = '\0';
     for (int i = 0; i < n && used + 4 < size; i++) {
-        const bool flat = !(high - low > 1e-9 * fmax(fabs(high), fabs(low))); // but for rounding
+        const bool flat = !(high - low > 1e-9 * fmax(fabs(high), fabs(low))); // equal but for rounding
         const double share = !flat ? (cells[i] - low) / (high - low) : low == 0 && !logarithmic ? 0 : 0.5;
         const char *mark = broken[i] ? "!" : isnan(cells[i]) ? " " : blocks[(int)fmin(7, 8 * share)];
         used += (size_t)snprintf(out + used, size - used, "%s", mark);
@@ -94,7 +94,7 @@ static const char *number_text(const row *r, double x, char *buffer, size_t size
     return buffer;
 }
 
-// Reads the number of steps from config.yaml's line "  steps: N" under "train:"; 0 where it is not known.
+// Reads the number of steps from the line "  steps: N" under "train:" in config.yaml; 0 where it is not known.
 static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     mezzo_config *config;
     mz_run_config run;
@@ -106,14 +106,15 @@ static mezzo_status planned_steps(const char *folder, int64_t *steps) {
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
 }
 
-// NaN where there is none, or no memory to find it: then nothing is said of the time that is left.
+// Returns the median; NaN where there is none, or no memory to find it: then the remaining time is not shown.
 static double middle_of(const mz_series *series) {
     double middle;
     (void)mz_series_middle(series, &middle);
     return middle;
 }
 
-// Records come at most so far apart as the last two of them did in steps, give or take validation and samples.
+// Returns whether the run has stopped: records come at most as far apart as the last two of them did in steps, apart
+// from validation and samples.
 static bool has_stopped(const mz_run_log *log, double age) {
     const mz_series *each = mz_run_log_find(log, "perf/step_ms");
     double steps = 100;
@@ -123,7 +124,7 @@ static bool has_stopped(const mz_run_log *log, double age) {
     return age > 30 + (isfinite(expected) ? expected : 60);
 }
 
-// In lines of at most `columns` bytes, broken between words.
+// Prints lines of at most `columns` bytes, broken between words.
 static void print_wrapped(const char *text, int columns, const char *line_end) {
     int at = 0;
     for (const char *word = text; *word != '\0';) {
@@ -164,7 +165,7 @@ static void print_place(const mz_run_log *log, int64_t steps, double age, const 
     printf("%s\n%s\n", line_end, line_end);
 }
 
-typedef struct cells { // of one row: the last value, and the lowest to the highest
+typedef struct cells { // the cells of a row: the last value, and the lowest to the highest
     char value[64], range[128];
 } cells;
 
@@ -196,7 +197,7 @@ static int widest(int width, const char *text) {
     return (int)strlen(text) > width ? (int)strlen(text) : width;
 }
 
-// The curves take the columns that labels, values and ranges leave.
+// Prints rows; the curves take the columns that labels, values and ranges leave.
 static void print_rows(const mz_run_log *log, int columns, const char *line_end) {
     static const char range_head[] = "lowest to highest";
     cells all[MZ_COUNT(rows)];
@@ -228,7 +229,7 @@ static void print_rows(const mz_run_log *log, int columns, const char *line_end)
 static void print_frame(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
     const int columns = cli_terminal_columns(stdout);
     const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
-    char head[1024]; // texts of a file: nothing in them may drive the terminal
+    char head[1024]; // for texts of a file, which must not control the terminal
     snprintf(head, sizeof head, "%s%s%s%s%s", log->folder, precision != NULL ? ", " : "",
              precision != NULL ? precision : "", device != NULL ? " on " : "", device != NULL ? device : "");
     mz_text_tame(head);
@@ -249,7 +250,7 @@ static double seconds_since_written(const char *folder) {
     return age;
 }
 
-// Keys one by one and unseen, until the terminal is as it was.
+// Makes the terminal pass keys one by one without echo, until it is restored.
 static bool keys_begin(struct termios *before) {
     if (!isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, before) != 0)
         return false;
@@ -258,7 +259,7 @@ static bool keys_begin(struct termios *before) {
     return tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
 }
 
-// Waits; true once q was pressed. A signal ends it early.
+// Waits; returns true once q was pressed. A signal ends it early.
 static bool wait_for_q(double seconds, bool keys) {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
     char key = 0;
@@ -284,7 +285,7 @@ static void print_health(const view *v, const mz_run_log *log, const char *line_
     printf("%s", v->colours ? "\033[0m" : "");
 }
 
-// whole: of a file's tail alone there is no verdict.
+// Prints the view. whole: a file's tail alone gives no verdict.
 static void print_view(const view *v, const mz_run_log *log, bool whole, const char *below) {
     const char *line_end = v->screen ? "\033[K" : "";
     if (v->screen)
@@ -302,7 +303,7 @@ static const char *footer(const view *v, const mz_run_log *log) {
     return state == RUNNING ? "(press q to quit; the run continues)" : "(press q to quit)";
 }
 
-// On a screen the newest records of a long file are there at once, and the curves once all of it is read.
+// Opens the log. On a screen the newest records of a long file appear at once, and the curves once all of it is read.
 static mezzo_status open_log(view *v, mz_run_log *log) {
     enum { LONG_FILE = 64 << 20, TAIL = 1 << 20 };
     struct stat info;
@@ -349,7 +350,8 @@ static int run(void) {
     struct termios before;
     const bool keys = v.screen && status == MEZZO_OK && keys_begin(&before);
     if (v.screen && status == MEZZO_OK)
-        printf("\033[?1049h\033[?25l"); // another screen, no cursor: what was there comes back
+        printf("\033[?1049h\033[?25l"); // switches to another screen without a cursor; the first one comes back at the
+                                        // end
     if (status == MEZZO_OK)
         status = open_log(&v, &log);
     if (status == MEZZO_OK)
@@ -360,7 +362,7 @@ static int run(void) {
         printf("\033[?25h\033[?1049l");
         fflush(stdout);
     }
-    if (status == MEZZO_ERR_INTERRUPTED) // it has changed nothing, and the reader asked to leave
+    if (status == MEZZO_ERR_INTERRUPTED) // it has changed nothing, and the user asked to leave
         status = MEZZO_OK;
     mz_run_log_free(&log);
     return cli_code(status);

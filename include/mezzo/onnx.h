@@ -1,6 +1,6 @@
-// A model from an ONNX file: its graph, built for a batch, its weights, and the file again with trained ones. Files of
-// opset 13 and later, of one input form: a dimension with a name is bound by the caller. docs/onnx.md lists the ops.
-// Ownership, threads and errors that a comment does not name: mezzo.h.
+// A model from an ONNX file: its graph, built for a batch, its weights, and the same file with trained weights. Files
+// of opset 13 and later are read; the caller gives the size of a dimension that the file only names. docs/onnx.md lists
+// the ops. Ownership, threads and errors that a comment does not name: mezzo.h.
 #ifndef MEZZO_ONNX_H
 #define MEZZO_ONNX_H
 
@@ -13,13 +13,13 @@ extern "C" {
 
 typedef struct mezzo_onnx mezzo_onnx;
 
-// Reads a file and checks it; weights beside it ("external data") are found in its folder. The caller owns *out.
-// Errors: IO; FORMAT: it is no ONNX model, damaged, of an older opset, or has ops that are not known (the message names
-// the first one's node and counts the others); UNSUPPORTED: this build has no protobuf-c.
+// Reads a file and checks it; separate weight files ("external data") are searched in its folder. The caller owns *out.
+// Errors: IO; FORMAT: it is no ONNX model, is damaged, has an older opset, or has unknown ops (the message names the
+// first one's node and counts the others); UNSUPPORTED: this build has no protobuf-c.
 MEZZO_API mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out);
-MEZZO_API void mezzo_onnx_free(mezzo_onnx *onnx); // NULL is fine
+MEZZO_API void mezzo_onnx_free(mezzo_onnx *onnx); // NULL is allowed
 
-// The inputs that a program must be given, and the outputs, in the file's order; names are the object's.
+// Describes the inputs that a program must be given, and the outputs, in the file's order; the object owns the names.
 typedef struct mezzo_onnx_port {
     const char *name;
     mezzo_dtype dtype; // F32; I32 for integers and truth values
@@ -32,31 +32,32 @@ MEZZO_API int mezzo_onnx_outputs(const mezzo_onnx *onnx);
 MEZZO_API mezzo_status mezzo_onnx_input(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out);
 MEZZO_API mezzo_status mezzo_onnx_output(const mezzo_onnx *onnx, int index, mezzo_onnx_port *out);
 
-// Files beside it that its weights are in, relative to its folder; NULL past the last.
+// Returns the separate files that hold its weights, relative to its folder; NULL past the last.
 MEZZO_API const char *mezzo_onnx_data(const mezzo_onnx *onnx, int index);
 
 typedef struct mezzo_onnx_dim {
-    const char *name; // a symbol, or "INPUT.AXIS" ("input_ids.0") of any input, whatever the file says there
+    const char *name; // a symbol, or "INPUT.AXIS" ("input_ids.0") of any input, which overrides the file
     int64_t size;
 } mezzo_onnx_dim;
 
-// Builds the model into a graph: inputs under their names, weights as parameters under theirs. Numbers that are no
-// weights (masks, tables of constants) become frozen parameters. values[i], of room for every output, is output i; a
-// loss is put on them by the caller. Dropout is left out, as files for evaluation have it.
-// Errors: INVALID: a dimension without a size, shapes that do not fit (the message names the node); FORMAT: an op's
-// form that is not known; MEMORY.
+// Builds the model into a graph: inputs under their names, weights as parameters under theirs. Numbers that are not
+// weights (masks, tables of constants) become frozen parameters. values[i] is output i, and the array has one element
+// for every output; the caller adds a loss. Dropout is left out, as in files for evaluation.
+// Errors: INVALID: a dimension without a size, shapes that do not fit (the message names the node); FORMAT: an unknown
+// form of an op; MEMORY.
 MEZZO_API mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                                         mezzo_value *values);
-// Moves the running statistics of batch normalizations, frozen parameters, towards those of the program's last run, as
-// torch does in training; nothing for a file without them. A program that trains uses its batch's own, others the
-// running ones. For after each run of a program that trains. INVALID: a program that does not.
+// Updates the running statistics of batch normalizations, which are frozen parameters, with those of the program's last
+// run, as torch does in training; it does nothing for a file without them. A training program normalizes by its batch's
+// own statistics, others by the running ones. Call it after each run of a training program. INVALID: another program.
 MEZZO_API mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params);
-// How often an idiom became one op of Mezzo in the last build: "attention", "gelu", "group_norm", "layer_norm",
-// "rms_norm", "rope", "silu", "swiglu". 0 for other names. Ops that say it themselves, as Attention, are not counted.
+// Returns how often an idiom became one op of Mezzo in the last build: "attention", "gelu", "group_norm", "layer_norm",
+// "rms_norm", "rope", "silu", "swiglu". 0 for other names. ONNX ops that are the idiom themselves, as Attention, are
+// not counted.
 MEZZO_API int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom);
-// Writes the file's weights to the parameters of a graph that was built.
+// Writes the file's weights to the parameters of a graph that mezzo_onnx_build built.
 MEZZO_API mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params);
-// The file as it came with the weights of `params`, in FP32, inside one file.
+// Writes the original file with the weights of `params`, in FP32, as a single file.
 MEZZO_API mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// The version of these headers. CMake and pkg-config take it from here, and `mezzo --version` says it. Before 1.0 a
+// The version of these headers. CMake and pkg-config take it from here, and `mezzo --version` prints it. Before 1.0 a
 // minor version may break callers.
 #ifndef MEZZO_VERSION_H
 #define MEZZO_VERSION_H
@@ -13,7 +13,7 @@ extern "C" {
 #define MEZZO_VERSION_MINOR 2
 #define MEZZO_VERSION_PATCH 0
 
-// The version of the library that runs, "0.2.0"; owned by it. Any thread may call it.
+// Returns the version of the running library, "0.2.0"; the library owns the string. Any thread may call it.
 MEZZO_API const char *mezzo_version(void);
 
 #ifdef __cplusplus

@@ -14,8 +14,8 @@ extern const mz_backend mz_backend_cuda;
 
 mezzo_status (*mz_device_opened)(mezzo_device *device);
 
-// A backend is one line here. `gpu`: mz_backend's; "NAME:3" opens its fourth device. NULL: known, but not in this
-// build.
+// Lists the backends, one line for each. `gpu`: mz_backend's; "NAME:3" opens its fourth device. NULL: known, but not in
+// this build.
 static const struct {
     const char *name;
     const mz_backend *backend;
@@ -71,7 +71,7 @@ static mezzo_status open_named(const char *name, int threads, mezzo_device **out
     return unknown_device(name);
 }
 
-// The backend of GPUs that auto tries.
+// Returns the row of the GPU backend that auto tries.
 static size_t gpu_row(void) {
     size_t i = 0;
     while (!registry[i].gpu)
@@ -102,10 +102,9 @@ bool mz_device_name_is_open(const char *name) {
 
 static mezzo_status open_best(int threads, mezzo_device **out) {
     mezzo_status status = open_named(mz_gpu_name(), threads, out);
-    if (status == MEZZO_OK || status == MEZZO_ERR_INVALID) // a wrong setting is no reason for another device
+    if (status == MEZZO_OK || status == MEZZO_ERR_INVALID) // a wrong setting is no reason to take another device
         return status;
-    if (status != MEZZO_ERR_UNSUPPORTED ||
-        registry[gpu_row()].backend != NULL) // a build without one has nothing to choose from
+    if (status != MEZZO_ERR_UNSUPPORTED || registry[gpu_row()].backend != NULL) // a build without one has no choice
         mz_log("notice", "device auto: cpu, because %s", mezzo_error_message());
     return open_named("cpu", threads, out);
 }
@@ -183,7 +182,7 @@ mezzo_status mezzo_device_elapsed(mezzo_device *device, int from, int to, double
 }
 
 // --- calls ---------------------------------------------------------------------------------------------------------
-// "linear (12x64x128 bf16, 384x128 bf16) -> (12x64x384 bf16)"
+// Writes a line such as "linear (12x64x128 bf16, 384x128 bf16) -> (12x64x384 bf16)".
 static void describe_tensors(mz_text *text, const mz_tensor *tensors, int n) {
     for (int i = 0; i < n; i++) {
         char shape[96];
@@ -239,8 +238,8 @@ static uint64_t posts_of(const mz_call *call) {
     return mz_posts_of(call->op, &call->attrs, in, out);
 }
 
-// A format, a scale, a post-op or an extra slot that the kernel does not say it takes is refused here, so that no
-// kernel takes it for another.
+// Refuses a format, a scale, a post-op or an extra slot that the kernel does not declare, so that no kernel mistakes it
+// for another.
 static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     const mz_takes takes = takes_of(device, kernel);
     if ((takes.refuses & posts_of(call)) != 0)
@@ -258,7 +257,8 @@ static const char *check_formats(const mezzo_device *device, const mz_kernel *ke
         if ((takes.scalings & MZ_BIT(t->scaling)) == 0)
             return "tensors with such scales are not among its formats";
     }
-    uint32_t arithmetic = takes.dtypes | MZ_BIT(MEZZO_F64) | MZ_BIT(MEZZO_TF32); // F64: a call that says nothing
+    uint32_t arithmetic = takes.dtypes | MZ_BIT(MEZZO_F64) | MZ_BIT(MEZZO_TF32); // F64 marks a call without a compute
+                                                                                 // dtype
     if (mz_op_is_product(call->op) && (arithmetic & MZ_BIT(call->numerics.compute)) == 0)
         return "products of that format are not among its formats";
     if (call->attrs.blocks != MEZZO_BLOCKS_NONE && mz_op_is_product(call->op) && !takes.blocks)
@@ -286,7 +286,7 @@ void mz_call_over_padding(mz_call *call) {
         call->out[i].shape = mz_stored_shape(&call->out[i].shape, &call->out[i].storage);
         call->out[i].storage = (mz_storage){0};
     }
-    if (call->op == MZ_OP_embedding) // a row of padding is no row that an id may name
+    if (call->op == MZ_OP_embedding) // an id must not name a row of padding
         call->in[0].shape.dim[0] = rows;
 }
 

@@ -1,5 +1,5 @@
-// This is the contract between programs and backends. A backend is one folder and one line in backend.c's registry;
-// everything it needs to know is in this file and graph/op.h.
+// Declares the contract between programs and backends. A backend is one folder and one line in backend.c's registry;
+// this file and graph/op.h contain all that it needs to know.
 #ifndef MZ_BACKEND_H
 #define MZ_BACKEND_H
 
@@ -11,9 +11,9 @@
 #include "mezzo/device.h"
 #include "mezzo/program.h"
 
-// Device-resident randomness of a run: dropout's Philox key is (seed, step, attrs.rng), its index the element.
+// Holds a run's random state on the device: dropout's Philox key is (seed, step, attrs.rng), its index the element.
 typedef struct mz_rng_state {
-    uint64_t seed, step; // step is folded to 32 bits by the kernel: (uint32_t)(step ^ step >> 32)
+    uint64_t seed, step; // the kernel folds step to 32 bits: (uint32_t)(step ^ step >> 32)
 } mz_rng_state;
 
 // One op with its tensors: what a kernel runs, and what it is asked about before (data pointers NULL then).
@@ -27,8 +27,8 @@ typedef struct mz_call {
     mz_numerics numerics;
     int n_in, n_out;
     mz_tensor in[MZ_MAX_IN], out[MZ_MAX_OUT];
-    void *workspace;         // at least what prepare() asked for, 64-byte aligned; contents undefined
-    void *state;             // what prepare() keeps
+    void *workspace;         // at least the bytes that prepare() requested, 64-byte aligned; contents undefined
+    void *state;             // the state that prepare() keeps
     const mz_rng_state *rng; // device pointer
 } mz_call;
 extern const mz_tensor mz_absent_slot; // rank -1, data NULL
@@ -38,30 +38,31 @@ static inline bool mz_present(const mz_tensor *t) {
 
 typedef struct mz_kernel mz_kernel;
 
-// A kernel made ready for a call: what is chosen, computed or measured once, and what each run needs. It serves calls
-// of the same op, attributes, numerics, formats and shapes, at any addresses. Kernels of update ops keep no state:
-// their constants and the number of their tensors may change from run to run. Products of experts may run with fewer
-// experts.
+// Holds a kernel that is prepared for a call: all that was chosen, computed or measured once, and that each run needs.
+// It serves calls of the same op, attributes, numerics, formats and shapes, at any addresses. Kernels of update ops
+// keep no state: their constants and the number of their tensors may change from run to run. Products of experts may
+// run with fewer experts.
 typedef struct mz_prepared {
     const mz_kernel *kernel;
-    void *state;                  // the kernel's own, on the host; NULL: it keeps nothing
+    void *state;                  // the kernel's own, on the host; NULL: none
     void (*release)(void *state); // NULL: mz_free
-    size_t workspace;             // bytes of the device
+    size_t workspace;             // bytes of device memory
 } mz_prepared;
 
-// The reason of a kernel that could not allocate what it keeps: no other is asked, mz_prepare fails with MEMORY.
+// A kernel returns this reason if it could not allocate its state: then no other kernel is tried, and mz_prepare fails
+// with MEMORY.
 extern const char mz_out_of_memory[];
 
 struct mz_kernel {
     const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x1"
-    // NULL: can serve the call, and *out, which comes zeroed, has what it takes. Otherwise the reason why not: a static
-    // string, or one that lives as long as the device. Tensors may have no addresses yet. May run work on the device to
-    // measure; never asked within a capture.
+    // Returns NULL if it can serve the call; *out, which is zeroed before, then describes it. Otherwise it returns the
+    // reason: a static string, or one that lives as long as the device. Tensors may have no addresses yet. It may run
+    // work on the device to measure, and is never called within a capture.
     const char *(*prepare)(mezzo_device *device, const mz_call *call, mz_prepared *out);
     mezzo_status (*run)(mezzo_device *device, const mz_call *call); // enqueues on a device with a queue
 };
 
-// Holds the sets of formats and scalings that a kernel takes, a bit each.
+// Holds the sets of formats and scalings that a kernel takes, one bit for each.
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
     bool blocks;      // rounds its operands to blocks where attrs.blocks says so
@@ -74,58 +75,64 @@ typedef struct mz_takes {
      MZ_BIT(MEZZO_U16) | MZ_BIT(MEZZO_U8))
 #define MZ_SCALINGS_NONE MZ_BIT(MZ_SCALING_NONE)
 
-// Serves two calls, the second right after the first, and gives the results of both.
+// Serves two consecutive calls, and gives the results of both.
 typedef struct mz_fused_kernel {
     const char *name;
-    mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // the first one's workspace
+    mezzo_status (*run)(mezzo_device *device, const mz_call *first,
+                        const mz_call *second); // with the first call's workspace
 } mz_fused_kernel;
 
-// Holds the measured peak rates of a device with all its units at work.
+// Holds the measured peak rates of a device with all its units busy.
 typedef struct mz_peaks {
     double flops[MEZZO_DTYPE_COUNT]; // per second, by compute dtype (F32, TF32, BF16, F16), products summed in FP32; 0:
                                      // not known
-    double copy;                     // of a stream copy that no cache holds: bytes read and bytes written, a second
+    double copy;                     // of a stream copy that no cache holds: bytes read plus bytes written, per second
 } mz_peaks;
 
-typedef struct mz_fetch { // bytes on their way from the device
+typedef struct mz_fetch { // a copy from the device to the host
     void *host;
     size_t bytes;
-    void *event; // the backend's
+    void *event; // the backend's own object
 } mz_fetch;
 
-// A captured graph has these streams: collectives have one to themselves, deferred calls run on the last.
+// A captured graph has these streams: collectives have one for themselves, and deferred calls run on the last.
 enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 };
 
 typedef struct mz_backend {
     const char *name;
     bool gpu;   // devices have memory of their own, and a machine may have several: NAME:0, NAME:1 …
     bool queue; // calls return before their work is done; what is enqueued can be captured (capture_begin)
-    // Opens device `index`; the object starts with struct mezzo_device below. UNSUPPORTED says why there is none.
+    // Opens device `index`; the object starts with struct mezzo_device below. UNSUPPORTED gives the reason why it
+    // cannot be opened.
     mezzo_status (*open)(int index, int threads, mezzo_device **out);
     void (*close)(mezzo_device *device);
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
-    // Kernels for an op, best first. The first that can be prepared runs.
+    // Returns the kernels of an op, best first. The first that can be prepared runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
-    // Optional: number formats, scales and slots that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL without
-    // scales. NULL: none of the backend's does. mz_prepare_kernel refuses the others before prepare sees them.
+    // Optional: returns the number formats, scales and slots that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL
+    // without scales. NULL: no kernel of the backend takes more. mz_prepare_kernel refuses all others before prepare is
+    // called.
     mz_takes (*takes)(const mz_kernel *kernel);
-    // Optional: which padded tensors an op's kernels read and write where their storage says; NULL: none.
+    // Optional: returns the padded tensors that an op's kernels read and write in their storage's layout; NULL: none.
     mz_padded (*takes_padding)(mz_op op);
-    // Steps of programs of at most so many rows are short: their updates run beside the next forward, and activations'
-    // results are kept, unless a product sums `many_summed` numbers or more (0: there too). 0: no step is short.
+    // A step of a program of at most few_rows rows counts as short: its updates run beside the next forward, and
+    // activations' results are kept, unless a product sums `many_summed` numbers or more (0: those are kept as well).
+    // few_rows 0: no step is short.
     int64_t few_rows, many_summed;
-    // Optional: returns the kernel that serves two neighbouring calls, bound to memory, together; NULL: each has its
-    // own. is_private: no other call reads what the first one makes for the second.
+    // Optional: returns the kernel that serves two consecutive calls, which are bound to memory, together; NULL: each
+    // has its own. is_private: no other call reads the result that the first call makes for the second.
     const mz_fused_kernel *(*fuse_calls)(mezzo_device *device, const mz_call *first, const mz_call *second,
                                          bool is_private);
-    // Optional, before they are bound: whether it may come to that, so that what the first one touches has to stay for
-    // the second. fuse_calls looks at the bytes, and takes others too where these happen to stay.
+    // Optional: returns, before calls are bound to memory, whether fuse_calls may take them, so that the first one's
+    // operands must stay for the second. fuse_calls decides by the bound memory, and also takes other pairs whose
+    // operands happen to stay.
     bool (*may_fuse)(const mz_call *first, const mz_call *second);
-    // Memory. alloc is zeroed. Copies are ordered with the device's work; read waits for it.
+    // These manage memory. alloc zeroes it. Copies are ordered with the device's work; read waits for it.
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);
     mezzo_status (*write)(mezzo_device *device, void *dst, const void *host, size_t bytes);
-    // Optional: single writes of so many bytes will come while earlier work runs, and should not wait for it.
+    // Optional: announces that single writes of this number of bytes will come while earlier work runs, and should not
+    // wait for it.
     mezzo_status (*expect_writes)(mezzo_device *device, size_t bytes);
     mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
     mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
@@ -133,14 +140,14 @@ typedef struct mz_backend {
     mezzo_status (*copy_rows)(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                               size_t width, int64_t rows);
     mezzo_status (*sync)(mezzo_device *device);
-    // Reading without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start; fetched
-    // waits for all copies enqueued so far. The object's owner closes it before the device. fetch.c has these for
-    // devices without a queue.
+    // These read without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start;
+    // fetched waits for all copies enqueued so far. The object's owner closes it before the device. fetch.c has these
+    // for devices without a queue.
     mezzo_status (*fetch_open)(mezzo_device *device, size_t bytes, mz_fetch **out); // host memory is zeroed
     mezzo_status (*fetch)(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
     mezzo_status (*fetched)(mezzo_device *device, mz_fetch *fetch, const void **host);
-    void (*fetch_close)(mezzo_device *device, mz_fetch *fetch); // NULL is fine
-    // Optional (NULL on CPUs): everything enqueued between begin and end becomes one graph, replayed by launch.
+    void (*fetch_close)(mezzo_device *device, mz_fetch *fetch); // NULL is allowed
+    // Optional (NULL on CPUs): all work enqueued between begin and end becomes one graph, which launch replays.
     mezzo_status (*capture_begin)(mezzo_device *device);
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);
     mezzo_status (*capture_launch)(mezzo_device *device, void *graph);
@@ -153,17 +160,18 @@ typedef struct mz_backend {
     mezzo_status (*capture_stream)(mezzo_device *device, int stream);
     mezzo_status (*capture_record)(mezzo_device *device, int event);
     mezzo_status (*capture_wait)(mezzo_device *device, int event);
-    // Optional: takes the time it needs (a second). NULL: mz_device_peaks times a large product and a large cast.
+    // Optional: measures the peaks, which may take a second. NULL: mz_device_peaks times a large product and a large
+    // cast.
     mezzo_status (*peaks)(mezzo_device *device, mz_peaks *out);
-    // Optional: marks 0 … MZ_MARKS-1 in the queue. NULL: the host's clock is right, because nothing is queued.
+    // Optional: puts marks 0 … MZ_MARKS-1 into the queue. NULL: the host's clock is right, because nothing is queued.
     mezzo_status (*mark)(mezzo_device *device, int mark);
     mezzo_status (*elapsed)(mezzo_device *device, int from, int to, double *seconds); // waits for both
-    // Optional: named ranges around what the host asks for, for a profiler that watches the process (Nsight).
+    // Optional: names ranges of the host's calls for a profiler (Nsight).
     void (*range_push)(mezzo_device *device, const char *name);
     void (*range_pop)(mezzo_device *device);
-    // Optional: how devices of several processes exchange data; NULL: the group does it, on host memory.
+    // Optional: exchanges data between devices of several processes; NULL: the group does it, on host memory.
     const struct mz_transport *transport;
-    // Optional: sensors. *out comes filled with "not known"; what is known is written.
+    // Optional: reads sensors. *out comes filled with "not known"; known values are written.
     mezzo_status (*telemetry)(mezzo_device *device, mezzo_telemetry *out);
 } mz_backend;
 
@@ -172,52 +180,52 @@ struct mezzo_device {
     const mz_backend *backend;
     int threads;
     size_t allocated, peak; // bytes, where the backend counts them
-    struct mz_comm *comm;   // its place in a group (collective.h); NULL: it is alone. The group's
+    struct mz_comm *comm;   // its place in a group (collective.h), which owns this; NULL: the device is alone
     double marks[MZ_MARKS]; // seconds, where the backend has no marks of its own
-    // The runtime's. touch: NULL, or to be called before these bytes are read or written, so that deferred calls which
-    // need or make them run first.
+    // Belongs to the runtime. touch: NULL, or a function to call before these bytes are read or written, so that
+    // deferred calls which need or make them run first.
     mezzo_status (*flush_deferred)(mezzo_device *device, const void *data, size_t bytes, bool writes);
-    mz_storage_policy storage;    // of parameters and programs that are made from here on
+    mz_storage_policy storage;    // for parameters and programs that are made from now on
     struct mz_deferred *deferred; // lists of calls that wait to run, in order; NULL: none
     uint64_t deferred_id;         // of the newest list
-    // Not zero: a program that runs call by call ends before the next call, INTERRUPTED. NULL: never. Borrowed.
+    // Not zero: a program that runs call by call ends before the next call with INTERRUPTED. NULL: never. Borrowed.
     const volatile sig_atomic_t *stop;
     struct mz_tracer *tracer; // runtime/tracer.h; NULL: there is no listener
 };
 
-// fetch.c: fetches and copies of devices whose work is done when a call returns, and whose memory is the host's.
+// fetch.c: fetches and copies of devices that finish their work before a call returns, and whose memory is the host's.
 mezzo_status mz_host_copy_rows(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                                size_t width, int64_t rows);
 mezzo_status mz_host_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);
 mezzo_status mz_host_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
 mezzo_status mz_host_fetched(mezzo_device *device, mz_fetch *fetch, const void **host);
 void mz_host_fetch_close(mezzo_device *device, mz_fetch *fetch);
-// INVALID where the object has no room for the bytes.
+// Returns INVALID where the object has no space for the bytes.
 mezzo_status mz_fetch_check(const mz_fetch *fetch, size_t at, size_t bytes);
 
 static inline mezzo_status mz_device_flush_deferred(mezzo_device *device, const void *data, size_t bytes, bool writes) {
     return device->flush_deferred != NULL ? device->flush_deferred(device, data, bytes, writes) : MEZZO_OK;
 }
 
-// Called for every device that has been opened, which is closed again where it fails; NULL but in tests
-// (train/inject.c).
+// Is called for every device that has been opened; if it fails, the device is closed again. Only tests set it
+// (train/inject.c); otherwise NULL.
 extern mezzo_status (*mz_device_opened)(mezzo_device *device);
 
-// Measures what the device does at best: by the backend's own measurement, or on a device with a queue by a product of
-// 8192³ and a cast of 1 GiB, which need 2 GiB for a moment. All 0 where neither is.
+// Measures the device's peaks: by the backend's own measurement, or on a device with a queue by a product of 8192³ and
+// a cast of 1 GiB, which need 2 GiB during the measurement. All 0 where neither exists.
 mezzo_status mz_device_peaks(mezzo_device *device, mz_peaks *out);
 
-// The call of an op that may run over padding as if it were data: its tensors' shapes are what is stored.
+// Makes a call run over padding as if it were data: its tensors' shapes become those stored.
 void mz_call_over_padding(mz_call *call);
 // Prepares the first kernel of the backend's list that can serve the call; MEZZO_VERBOSE=dispatch logs the choice and
-// each refusal. UNSUPPORTED lists the reasons. *out belongs to the caller, who frees it before the device is closed.
+// each refusal. UNSUPPORTED lists the reasons. The caller owns *out and frees it before the device is closed.
 mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
-// A kernel of the op's list serves the post-op.
+// Returns whether a kernel of the op's list serves the post-op.
 bool mz_takes_post_op(const mezzo_device *device, mz_op op, mz_post post);
-// The first kernel of an op's list that serves its extra slots; NULL: none does.
+// Returns the first kernel of an op's list that serves its extra slots; NULL: none does.
 const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op);
-// Prepares one kernel: returns NULL, or its reason, and *out is empty.
+// Prepares one kernel and returns NULL, or returns its reason and leaves *out empty.
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
-void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is fine
+void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is allowed
 
 #endif

@@ -1,6 +1,6 @@
-// Collectives: what the processes of a job, each with a device of its own, do together. The contract between a device,
-// the kernels that begin a collective, and the code that moves the bytes: a backend's own way (`mz_transport`, NCCL),
-// or, where a backend has none, the group's (src/dist, MPI on host memory).
+// Declares collectives, which the processes of a job, each with its own device, run together. This is the contract
+// between a device, the kernels that begin a collective, and the code that moves the bytes: a backend's own transport
+// (`mz_transport`, NCCL), or, where a backend has none, the group's (src/dist, MPI on host memory).
 #ifndef MZ_COLLECTIVE_H
 #define MZ_COLLECTIVE_H
 
@@ -31,21 +31,23 @@ typedef struct mz_collective {
     void *recv;
     size_t count; // elements, as above
     mezzo_dtype dtype;
-    int root;        // of a broadcast; of a send-receive: where `send` goes
-    int from;        // of a send-receive: where `recv` comes from
-    size_t received; // likewise: elements of `recv`
-    int more; // so many that follow it in memory run with it, at once where the transport can; theirs is not read
+    int root;        // of a broadcast; for a send-receive the rank that gets `send`
+    int from;        // for a send-receive the rank that sends `recv`
+    size_t received; // for a send-receive: elements of `recv`
+    int more; // number of collectives that follow it in memory and run with it, concurrently where the transport can;
+              // their `more` is ignored
 } mz_collective;
 
-// A device's place in its group, as the device and its kernels see it: `device->comm`, NULL where it is alone. The
+// Holds a device's place in its group, for the device and its kernels: `device->comm`, NULL where it is alone. The
 // group (dist/group.h) owns it.
 typedef struct mz_comm mz_comm;
 struct mz_comm {
     int rank, size;
-    // On a device with a queue the collective is enqueued on the current stream and may be captured; otherwise it is
-    // done on return. IO: the job has failed, the message says which rank and what it was doing.
+    // Runs a collective. On a device with a queue it is enqueued on the current stream and may be captured; otherwise
+    // it is done on return. IO: the job has failed; the message names the rank and its activity.
     mezzo_status (*run)(mz_comm *comm, mezzo_device *device, const mz_collective *what);
-    // OK, or the job's failure. A device asks after each wait for its queue: an aborted collective ends without a word.
+    // Returns OK or the job's failure. A device calls it after each wait for its queue, because an aborted collective
+    // ends without an error.
     mezzo_status (*check)(mz_comm *comm);
 };
 
@@ -53,27 +55,28 @@ struct mz_comm {
 enum { MZ_TRANSPORT_ID_BYTES = 128 };
 typedef struct mz_transport {
     const char *name;     // "NCCL"
-    int (*devices)(void); // that this process sees
-    // Rank 0 makes an id, the group brings it to all ranks, each opens with it; open returns when all have.
+    int (*devices)(void); // number of devices that this process sees
+    // Rank 0 makes an id, the group passes it to all ranks, and each opens with it; open returns when all have.
     mezzo_status (*make_id)(mezzo_device *device, unsigned char id[MZ_TRANSPORT_ID_BYTES]);
     mezzo_status (*open)(mezzo_device *device, const unsigned char id[MZ_TRANSPORT_ID_BYTES], int rank, int size,
                          void **out);
     mezzo_status (*run)(mezzo_device *device, void *link, const mz_collective *what);
-    // From any thread, at any time after open: collectives under way and to come end, their results are undefined.
+    // Ends collectives that run or follow, and leaves their results undefined. It may be called by any thread at any
+    // time after open.
     void (*abort)(void *link);
     void (*close)(mezzo_device *device, void *link); // waits for the device's queue unless aborted
     mezzo_status (*version)(mezzo_device *device, char *text, size_t size); // "NCCL 2.28.9"
 } mz_transport;
 
-// GPUs by what they are: the name of the backend that "auto" tries, how many of its devices this process sees (0: none,
-// or no such backend in this build), whether a device's name means a GPU, and whether it leaves open which.
+// These describe GPUs: the name of the backend that "auto" tries, how many of its devices this process sees (0: none,
+// or no such backend in this build), whether a device's name means a GPU, and whether it leaves the choice of GPU open.
 const char *mz_gpu_name(void);
 int mz_gpu_count(void);
 bool mz_device_name_is_gpu(const char *name);  // "cuda", "cuda:1"
 bool mz_device_name_is_open(const char *name); // "auto", "cuda"
 
 const char *mz_collective_name(mz_collective_kind kind); // "all-reduce"
-// How many elements send and recv hold.
+// Returns the number of elements of send, or of recv.
 size_t mz_collective_send_count(const mz_collective *what, int size);
 size_t mz_collective_recv_count(const mz_collective *what, int size);
 

@@ -1,4 +1,4 @@
-// The ops inspect, histogram and rounding write this: what is found of a tensor's values.
+// Declares what the ops inspect, histogram and rounding write about a tensor's values.
 #ifndef MZ_INSPECT_H
 #define MZ_INSPECT_H
 
@@ -10,8 +10,8 @@
 // state's step decides, so that steps look at different values. Where state is present: bad |= attrs.bad_first (of
 // x[0]) or attrs.bad_rest.
 typedef struct mz_inspection { // of one tensor's values
-    int64_t inspected;         // how many
-    int64_t nans, infs, large; // large: finite, and above attrs.limit where that is not 0
+    int64_t inspected;         // number of inspected values
+    int64_t nans, infs, large; // large: finite, and above attrs.limit if that is not 0
     int64_t zeros, tiny;       // tiny: not 0, and below 2^-14, the smallest normal number of FP16
     float low, high;           // of the finite values; +0 and +0 where there are none
 } mz_inspection;
@@ -25,12 +25,12 @@ static inline int64_t mz_sample_start(int64_t r, int64_t stride, uint64_t step) 
 }
 
 // histogram: adds the elements of x to `counts`, a U8 tensor that holds int32 [MZ_HISTOGRAM_BUCKETS]. Bucket 0 has the
-// zeros; bucket b from 1 to MZ_HISTOGRAM_BUCKETS - 3 the magnitudes in (2^(b - 151), 2^(b - 150)], so that what FP16
-// rounds to zero, |x| ≤ 2⁻²⁵, is whole buckets; the last two have infinities and NaNs. Buckets are those of the FP32
-// value of an element.
+// zeros; bucket b from 1 to MZ_HISTOGRAM_BUCKETS - 3 the magnitudes in (2^(b - 151), 2^(b - 150)], so that the numbers
+// which FP16 rounds to zero, |x| ≤ 2⁻²⁵, fill whole buckets; the last two have infinities and NaNs. The FP32 value of
+// an element decides its bucket.
 #define MZ_HISTOGRAM_BUCKETS          281
 #define MZ_HISTOGRAM_EXPONENT(bucket) ((bucket)-150) // of the bucket's upper edge
-// Returns the bucket of an FP32 value's bits without the sign. The bits less one of a power of two are those of the
+// Returns the bucket of an FP32 value's bits without the sign. For a power of two, the bits minus one belong to the
 // number just below it.
 static inline int mz_histogram_bucket(uint32_t magnitude) {
     if (magnitude == 0)
@@ -43,13 +43,13 @@ static inline int mz_histogram_bucket(uint32_t magnitude) {
     return below == 0 ? 1 : 31 - __builtin_clz(below) + 2; // subnormal: floor(log2) is the highest bit - 149
 }
 
-// rounding: found[f] is what format f of attrs.rounding makes of x [rows, columns], which is rounded to `via` first.
-// Blocks run along the columns, or down the rows where `columnwise`.
+// rounding: found[f] describes x [rows, columns], rounded to `via`, in format f of attrs.rounding. Blocks are along the
+// columns, or down the rows where `columnwise`.
 enum { MZ_ROUNDING_FORMATS = 8, MZ_SCALE_CODES = 256 };
 typedef struct mz_rounding_how {
     mezzo_blocks blocks;
-    mezzo_dtype dtype;  // of its numbers where blocks is NONE
-    mz_scaling scaling; // one of 8-bit tensors, where blocks is NONE
+    mezzo_dtype dtype;  // format of its numbers where blocks is NONE
+    mz_scaling scaling; // a scaling of 8-bit tensors, where blocks is NONE
 } mz_rounding_how;
 typedef struct mz_rounding_attrs {
     int n;
@@ -72,7 +72,8 @@ typedef struct mz_rounding_sums {
     double squares, error;        // Σ x² and Σ (q - x)², the difference in FP32
     int32_t amax;                 // the bits of the largest magnitude of x; 0x7FC00000: a NaN
     int32_t unused;
-    int64_t scales[MZ_SCALE_CODES]; // how often a code is the scale of numbers that are finite and not all 0
+    int64_t scales[MZ_SCALE_CODES]; // number of blocks with this code as their scale, whose numbers are finite and not
+                                    // all 0
 } mz_rounding_sums;
 enum { MZ_ROUNDING_LONG = 128, MZ_ROUNDING_SHORT = 32, MZ_ROUNDING_SUMS = 1024, MZ_ROUNDING_LANES = 256 };
 
@@ -80,9 +81,9 @@ enum { MZ_ROUNDING_LONG = 128, MZ_ROUNDING_SHORT = 32, MZ_ROUNDING_SUMS = 1024, 
 typedef struct mz_rounding_form {
     mz_small_form small;
     mz_scale_rule rule;
-    int block;  // numbers of a run that have one scale: 16, 32 or 128
-    bool tile;  // the scale is that of 128 x 128 numbers
-    bool whole; // the scale is the tensor's
+    int block;  // numbers of a run that share one scale: 16, 32 or 128
+    bool tile;  // the scale covers 128 x 128 numbers
+    bool whole; // one scale covers the tensor
 } mz_rounding_form;
 static inline mz_small mz_rounding_small(const mz_rounding_how *how) {
     if (how->blocks != MEZZO_BLOCKS_NONE)

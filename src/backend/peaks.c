@@ -1,11 +1,11 @@
-// Measures what a device does at best, where its backend has no measurement of its own: a large product and a large
-// cast, timed on the device's clock.
+// Measures a device's peaks, where its backend has no measurement of its own: it times a large product and a large cast
+// on the device's clock.
 #include <stdlib.h>
 
 #include "backend/backend.h"
 
 enum { SIZE = 8192, QUEUED = 8, MOST = 16 * QUEUED };
-static const double LEAST_SECONDS = 0.25; // by then the clocks have settled
+static const double LEAST_SECONDS = 0.25; // the clocks of the device are stable after this time
 
 static mezzo_status fill(mezzo_device *device, const mz_tensor *t) {
     static const size_t piece = (size_t)1 << 20; // elements
@@ -13,7 +13,7 @@ static mezzo_status fill(mezzo_device *device, const mz_tensor *t) {
     float *numbers = mz_alloc(piece, sizeof *numbers);
     char *stored = mz_alloc(piece, bytes);
     mezzo_status status = numbers != NULL && stored != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    for (size_t at = 0; at < n && status == MEZZO_OK; at += piece) { // zeros would draw less power, and run faster
+    for (size_t at = 0; at < n && status == MEZZO_OK; at += piece) { // zeros would need less power, and run faster
         size_t now = n - at < piece ? n - at : piece;
         uint32_t x = (uint32_t)at + 1;
         for (size_t i = 0; i < now; i++) {
@@ -34,7 +34,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// The median of calls that follow each other without waiting, as in a step.
+// Returns the median time of calls that follow each other without waiting, as in a step.
 static mezzo_status time_runs(mezzo_device *device, const mz_prepared *prepared, const mz_call *call, double *median) {
     double seconds[MOST], spent = 0;
     int n = 0;
@@ -91,7 +91,7 @@ static mz_tensor matrix(mezzo_dtype dtype, int64_t rows, int64_t columns) {
     return (mz_tensor){.dtype = dtype, .shape = {.rank = 2, .dim = {rows, columns}}};
 }
 
-// A format that no kernel serves has no peak; one that there is no memory for is not known.
+// Times a product. A format that no kernel serves has no peak; without enough memory the peak is not known.
 static mezzo_status time_product(mezzo_device *device, mezzo_precision precision, double *flops) {
     const mz_precision_info *p = mz_precision(precision);
     mz_call call = {.op = MZ_OP_linear,

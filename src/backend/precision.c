@@ -17,7 +17,7 @@ static mezzo_precision fastest(const mezzo_device_info *info) {
     return MEZZO_PRECISION_FP32;
 }
 
-// The device has its arithmetic. "Not faster" is said of what saves nothing but memory.
+// Reports a device that has the arithmetic; it adds "not faster" where the precision saves only memory.
 static void as_asked(const mezzo_device_info *info, mezzo_precision p, char *line, size_t room) {
     bool slow = mz_precision_is_low(p) && !info->faster[p], scaled = mz_precision(p)->scaling != MZ_SCALING_NONE;
     snprintf(line, room, "%s, as asked%s", mezzo_precision_name(p),

@@ -1,11 +1,12 @@
-// Every backend rounds operands in blocks alike.
+// Declares the rounding of operands in blocks, which is equal in every backend.
 #ifndef MZ_BACKEND_SCALES_H
 #define MZ_BACKEND_SCALES_H
 
 #include "backend/backend.h"
 #include "base/blocks.h"
 
-// How an operand of a product with attrs.blocks is rounded. Dropout's streams are small numbers.
+// Says how an operand of a product with attrs.blocks is rounded. Dropout uses small numbers of streams, so these are
+// large.
 enum { MZ_STREAM_DX = 0x20000000, MZ_STREAM_DW = 0x40000000 };
 static inline mz_blocks_how mz_blocks_of(const mz_call *call, int slot) {
     const bool dw = call->op == MZ_OP_linear_dw, backward = dw || call->op == MZ_OP_linear_dx;

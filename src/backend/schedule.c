@@ -11,7 +11,7 @@ double mz_schedule_lr(const mz_update_attrs *update, int64_t step) {
         return lr * ((double)step + 1) / ((double)update->warmup + 1);
     if (update->schedule == MEZZO_LR_CONSTANT)
         return lr;
-    if (step >= update->steps) // and so warmup < steps below
+    if (step >= update->steps) // so warmup < steps below
         return min_lr;
     double progress = (double)(step - update->warmup) / (double)(update->steps - update->warmup);
     switch (update->schedule) {

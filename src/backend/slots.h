@@ -1,15 +1,15 @@
-// Backends name a call's tensors as ops.def names their slots: mz_in(call, linear, bias).
+// Names a call's tensors by the slots of ops.def: mz_in(call, linear, bias).
 #ifndef MZ_SLOTS_H
 #define MZ_SLOTS_H
 
 #include "backend/backend.h"
 
-// Slots from n_in and n_out on are absent, whatever the maker of the call left there.
+// Returns the tensor of a slot. Slots from n_in and n_out on are absent, whatever the call holds there.
 static inline const mz_tensor *mz_slot_of(const mz_tensor *slots, int at, int n) {
     return at < n ? &slots[at] : &mz_absent_slot;
 }
 
-// The tensor of an output; NULL: absent.
+// Returns the tensor of an output; NULL: absent.
 static inline const mz_tensor *mz_output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
 }

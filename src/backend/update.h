@@ -1,36 +1,39 @@
-// The update ops read and write this: segments of the flat buffers, masters and moments as they are stored, and the
-// blocks of an optimizer's and a scaler's state.
+// Declares what the update ops read and write: segments of the flat buffers, masters and moments in their storage, and
+// the states of an optimizer and a scaler.
 #ifndef MZ_UPDATE_H
 #define MZ_UPDATE_H
 
 #include "backend/backend.h"
 #include "quant/entry.h"
 
-// Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a segment of it, starting at a
-// multiple of 16 elements, the padding always zero. An optimizer's moments are flat buffers of its own. `segments` is
-// an array of these, as a U8 tensor on the device. A low copy buffer is a U8 tensor too: each segment says its format.
+// Describes a part of a flat buffer. Parameters' FP32 masters and gradients are one flat buffer each; a parameter is a
+// segment of it, starting at a multiple of 16 elements, and its padding is always zero. An optimizer's moments are flat
+// buffers of its own. `segments` is an array of these, as a U8 tensor on the device. A low copy buffer is a U8 tensor,
+// too: each segment has its format.
 typedef struct mz_segment {
-    int64_t offset;       // elements into master and gradient buffers, of the parameter's first element
-    int64_t grad_shift;   // elements that it lies earlier in the gradient buffer: where that has a rank's parts alone
-    int64_t master_shift; // the same in the master buffer
-    int64_t first;        // element of the parameter that the segment begins with: 0 but where ranks share the update
-    int64_t count;        // elements of the segment, without padding
-    int64_t state_offset; // elements into the moments, of the parameter's first element: negative before a rank's part
-    int64_t low_copy_offset; // bytes into the low copy buffer; negative before a rank's part; MZ_NO_LOW_COPY
+    int64_t offset;          // elements into master and gradient buffers, of the parameter's first element
+    int64_t grad_shift;      // elements that it is earlier in the gradient buffer, where that has only a rank's shards
+    int64_t master_shift;    // elements that it is earlier in the master buffer
+    int64_t first;           // element of the parameter at which the segment begins: 0 unless ranks share the update
+    int64_t count;           // elements of the segment, without padding
+    int64_t state_offset;    // elements into the moments, of the parameter's first element: negative if it precedes a
+                             // rank's shard
+    int64_t low_copy_offset; // bytes into the low copy buffer; negative if it precedes a rank's shard; or
+                             // MZ_NO_LOW_COPY
     int32_t low_copy_dtype;  // mezzo_dtype
     int32_t decay;           // 1: weight decay applies
     int64_t low_offset;      // split masters: bytes into the master buffer, of their low halves (U16)
     int32_t master;          // mezzo_master: how the segment's masters are stored
     uint32_t key;            // mz_param.key: the parameter's random stream
     mz_layout
-        layout; // where element i of the parameter is, from offset, state_offset, low_copy_offset and low_offset alike
+        layout; // position of element i of the parameter, added to offset, state_offset, low_copy_offset and low_offset
 } mz_segment;
 
 #define MZ_NO_LOW_COPY INT64_MIN
 
-// A parameter whose 8-bit data an update writes as it goes, as `quantize` with attrs.keeps would after it. Its
-// master is FP32 and whole, and has no low copy; rows and columns are those stored, padding included, and multiples
-// of 16.
+// Describes a parameter whose 8-bit data an update writes directly, as `quantize` with attrs.keeps would after it. Its
+// master is FP32 and not sharded, and has no low copy; rows and columns are those stored, padding included, and
+// multiples of 16.
 typedef struct mz_quantized_segment {
     mz_segment segment;
     int64_t rows, columns;
@@ -55,7 +58,7 @@ static inline void mz_master_split(float x, uint16_t *high, uint16_t *low) {
     memcpy(&bits, &x, sizeof bits);
     *high = (uint16_t)((bits + 0x8000u) >> 16);
     *low = (uint16_t)bits;
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) { // NaN: stays one, whatever its payload
+    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) { // NaN stays NaN, whatever its payload
         *high = (uint16_t)(bits >> 16 | 0x40u);
         *low = 0;
     }
@@ -63,12 +66,12 @@ static inline void mz_master_split(float x, uint16_t *high, uint16_t *low) {
 static inline mz_philox_key mz_master_key(const mz_update_attrs *update, int64_t step, const mz_segment *segment) {
     return (mz_philox_key){.seed = update->rule.seed,
                            .step = (uint32_t)(step ^ step >> 32),
-                           .tensor = 0x80000000u | segment->key}; // dropout's streams are small numbers
+                           .tensor = 0x80000000u | segment->key}; // dropout uses small numbers of streams
 }
 
-// Moments in BF16 are rounded at random too: element i's 32 bits are word i mod 4 of Philox block i/4, high ones of
-// which no other code asks, of mz_master_key; the upper half is the first moment's, the lower the second's. The update
-// reads the moments as they were stored before it, and changes the master by what they are before they are rounded.
+// Moments in BF16 are rounded stochastically, too: element i's 32 bits are word i mod 4 of Philox block i/4, offset to
+// high blocks that no other code uses, of mz_master_key; the upper half is for the first moment, the lower for the
+// second. The update reads the stored moments, and changes the master by the new moments before they are rounded.
 static inline uint64_t mz_moments_block(int64_t element) {
     return (uint64_t)element >> 2 | (uint64_t)1 << 62;
 }
@@ -77,25 +80,25 @@ static inline void mz_moments_round(float m, float v, uint32_t random, uint16_t 
     *v_out = mezzo_f32_to_bf16_stochastic(v, random << 16);
 }
 
-// The optimizer's state block, as a U8 tensor [sizeof].
+// Holds the optimizer's state, as a U8 tensor [sizeof].
 typedef struct mz_opt_state {
     int64_t step, skipped;
     double norm; // of the last grad_stats, after its unscaling, before clipping; not finite where found_inf is set
     double clip; // factor by which the update multiplies gradients; 1 at the start of every step
-    double lr;   // of the last step taken: the schedule's
+    double lr;   // the schedule's rate of the last step taken
     double bias[MZ_GROUPS][2]; // 1 - beta^step of the last step taken, of each group's beta1 and beta2
-    double last_clip;          // clip of the last step_control: what the update takes, and reports
+    double last_clip;          // clip of the last step_control, which the update uses and reports
     int32_t found_inf;         // OR of every grad_stats since the last scaler_update
-    int32_t skip;              // the step under way moves nothing
+    int32_t skip;              // the present step changes nothing
     int32_t last_found_inf;
     int32_t guard;  // MZ_GUARD_…, set by the host
-    int32_t bad;    // MZ_BAD_…: what inspect found in the step under way
+    int32_t bad;    // MZ_BAD_…: what inspect found in the present step
     int32_t halted; // MZ_BAD_… of the step that halted training, until the host clears it
-    float scale;    // that the gradients of the last grad_stats still are multiplied by; 0: by none
+    float scale;    // factor that the gradients of the last grad_stats still have; 0: none
 } mz_opt_state;
 enum {
     MZ_GUARD_ON = 1,        // a bad step halts
-    MZ_GUARD_GRADIENTS = 2, // non-finite gradients make a step bad: there is no loss scale to blame
+    MZ_GUARD_GRADIENTS = 2, // non-finite gradients make a step bad, because no loss scale can be the cause
 };
 enum {
     MZ_BAD_BATCH = 1,
@@ -134,7 +137,8 @@ enum {
 static inline mz_update_rates mz_update_rates_of(const mz_opt_state *s, const mz_update_rule *rule) {
     return (mz_update_rates){s->lr * rule->lr_factor, s->bias[rule->group][0], s->bias[rule->group][1], s->step};
 }
-// The gradient of a per-matrix kind's second pass is what the passes before it made: it is taken as it is.
+// Returns the inverse scale of gradients. The gradient of an orthogonal kind's second pass is the result of the passes
+// before it and is not scaled.
 static inline float mz_update_inverse(const mz_opt_state *s, const mz_update_rule *rule) {
     return s->scale != 0 && rule->update_scale == 0 ? (float)(1 / (double)s->scale) : 1;
 }
@@ -142,17 +146,17 @@ static inline float mz_update_clip(const mz_opt_state *s, const mz_update_rule *
     return rule->update_scale == 0 ? (float)s->last_clip : 1;
 }
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
-// 1 - min(ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the one under way.
+// Returns 1 - min(ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the present one.
 static inline double mz_ema_fresh(double ema, int64_t step) {
     const double warm = step <= 1 ? 0 : (double)step / (double)(step + 9);
     return 1 - (warm < ema ? warm : ema);
 }
 
 typedef struct mz_scaler_block {
-    float scale;        // what programs and grad_stats read: first member
+    float scale;        // first member: programs and grad_stats read it
     int32_t tracker;    // growth tracker
-    int32_t hysteresis; // found-inf updates in a row
-    int32_t floor_hits; // skips in a row with the scale at its floor
+    int32_t hysteresis; // consecutive found-inf updates
+    int32_t floor_hits; // consecutive skips with the scale at its floor
     int64_t skipped;    // updates that saw found_inf
 } mz_scaler_block;
 

@@ -1,4 +1,5 @@
-// Every folder may use this: errors with a trace, counted allocation, logging, Philox. It knows no other folder.
+// Declares what every folder may use: errors with a trace, counted allocation, logging, Philox. It depends on no other
+// folder.
 #ifndef MZ_BASE_H
 #define MZ_BASE_H
 
@@ -15,20 +16,20 @@
 #define mz_fail(status, ...) mz_fail_at((status), __FILE__, __LINE__, __func__, __VA_ARGS__)
 mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const char *func, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-// Adds one frame to the trace of the error that is on its way.
+// Adds one frame to the trace of an error that is being returned.
 mezzo_status mz_trace(mezzo_status status, const char *file, int line, const char *func);
 // Puts a prefix and ": " before the current message: mz_context(s, "config.yaml") gives "config.yaml: …"; returns
 // `status`.
 mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// One line a step; errors carry the trace.
+// Returns the status of an expression if it is an error, and adds a frame to its trace.
 #define MEZZO_TRY(expr)                                                                                                \
     do {                                                                                                               \
         mezzo_status mz_try_status = (expr);                                                                           \
         if (mz_try_status != MEZZO_OK)                                                                                 \
             return mz_trace(mz_try_status, __FILE__, __LINE__, __func__);                                              \
     } while (0)
-// The same where there is something to free: sets `status` and jumps to `fail`.
+// Does so where there is memory to free: sets `status` and jumps to `fail`.
 #define MEZZO_TRY_GOTO(status, expr)                                                                                   \
     do {                                                                                                               \
         (status) = (expr);                                                                                             \
@@ -38,7 +39,7 @@ mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__
         }                                                                                                              \
     } while (0)
 
-// A function that anybody may call begins with this: MEZZO_ERR_INVALID names the first argument that is NULL.
+// Begins a public function: MEZZO_ERR_INVALID names the first argument that is NULL.
 #define MZ_REQUIRE(...)                                                                                                \
     do {                                                                                                               \
         const void *const mz_given[] = {__VA_ARGS__};                                                                  \
@@ -56,28 +57,27 @@ double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rou
 bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
 void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-// How far work that may take long has come, is reported by the code that does it to a listener (the command). Work
-// begins with done 0, is over with done == total, and may contain other work. Set once, before other threads; NULL:
-// there is no listener.
+// Receives the progress of long work from the code that does it (the command listens). Work begins with done 0, has
+// ended with done == total, and may contain other work. It is set once, before other threads start; NULL: no listener.
 typedef void (*mz_work_fn)(const char *what, int64_t done, int64_t total);
 void mz_work_set(mz_work_fn fn);
 void mz_work(const char *what, int64_t done, int64_t total);
 
 // --- memory --------------------------------------------------------------------------------------------------------
-// Every allocation of the library goes through these; they count, and a test makes the N-th fail. Zeroed; 64-byte
-// aligned. They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
+// All allocations of the library use these functions; they count, and a test makes the N-th fail. Memory is zeroed and
+// 64-byte aligned. They set MEZZO_ERR_MEMORY's message and return NULL on failure (also on overflow of count × size).
 void *mz_alloc(size_t count, size_t size);
 void *mz_grow(void *ptr, size_t old_count, size_t new_count,
               size_t size); // new tail zeroed; ptr stays valid on failure
-// mz_alloc for what may be gigabytes: INTERRUPTED where the thread's flag (base/stop.h) is set meanwhile. *out NULL on
-// errors.
+// Allocates like mz_alloc, for blocks that may have gigabytes: INTERRUPTED if the thread's flag (base/stop.h) is set
+// meanwhile. *out NULL on errors.
 mezzo_status mz_alloc_or_stop(size_t bytes, void **out);
-size_t mz_alloc_bytes(size_t bytes); // what a block of so many bytes takes: large ones whole huge pages
+size_t mz_alloc_bytes(size_t bytes); // the bytes that a block of this size takes: large ones take whole huge pages
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
 void mz_free(void *ptr);
-// Called at the beginning of a public _free or _close, returns false for NULL, and with a message for an object that
-// was freed before. The last ones are remembered, until their memory is another object.
+// Is called at the beginning of a public _free or _close; returns false for NULL, and, with a message, for an object
+// that was freed before. It knows the last freed objects until their memory is another object.
 bool mz_free_once(const void *object, const char *what);
 uint64_t mz_alloc_count(void);       // calls so far, all threads
 void mz_alloc_fail_after(int64_t n); // fault injection: the n-th call from now fails (0 = next); negative = never
@@ -86,7 +86,8 @@ void mz_alloc_fail_after(int64_t n); // fault injection: the n-th call from now 
 #define MZ_RESERVE(ptr, cap, need) mz_reserve((void **)&(ptr), &(cap), (size_t)(need), sizeof *(ptr))
 mezzo_status mz_reserve(void **ptr, size_t *cap, size_t need, size_t size);
 
-// A buffer that text is appended to. Zero-initialise; free with mz_text_free. After a failed append, status stays set.
+// Holds text that grows by appending. Initialize it with zeros; free it with mz_text_free. After a failed append,
+// status stays set.
 typedef struct mz_text {
     char *data; // NUL-terminated once something was appended
     size_t len, cap;
@@ -97,8 +98,8 @@ void mz_text_add(mz_text *t, const char *bytes, size_t n);
 void mz_text_free(mz_text *t);
 
 // --- Philox4x32-10 (Salmon et al., SC'11) --------------------------------------------------------------------------
-// key = seed; counter = (element lo, element hi, tensor, step). Four 32-bit words a call; pure function, any order, any
-// thread.
+// Selects random numbers: key = seed; counter = (element lo, element hi, tensor, step). A call gives four 32-bit words;
+// it is a pure function, so calls may come in any order from any thread.
 typedef struct mz_philox_key {
     uint64_t seed;
     uint32_t step, tensor;
@@ -106,29 +107,29 @@ typedef struct mz_philox_key {
 void mz_philox(mz_philox_key key, uint64_t index, uint32_t out[4]);
 float mz_uniform(uint32_t word);                        // [0, 1): the top 24 bits
 void mz_normal4(const uint32_t words[4], float out[4]); // Box–Muller
-mz_philox_key mz_noise_key(int32_t low, int32_t high);  // of the op `normal`, from a row's two words
+mz_philox_key mz_noise_key(int32_t low, int32_t high);  // key of the op `normal`, from a row's two words
 
 // --- text ----------------------------------------------------------------------------------------------------------
 bool mz_glob_match(const char *pattern, const char *text); // '*' any run (dots too), '?' one character
-// Of a list of patterns between commas: a pattern names a module by its whole path or by the path's end. next: copies
-// the first of the list and moves on; false at the end.
+// Matches a list of patterns separated by commas: a pattern names a module by its whole path or by the path's end.
+// next: copies the first of the list and advances to the following one; false at the end.
 bool mz_names_module(const char *pattern, const char *module);
 bool mz_next_pattern(const char **list, char pattern[256]);
 void mz_star_numbers(const char *module, char *out, size_t size); // "h.11.mlp.fc" -> "h.*.mlp.fc"
-// Bytes of the UTF-8 character at `text` where it must not reach a terminal, else 0: a control character (C0, DEL, C1),
-// an end of a line or of a paragraph, a change of writing direction, an invisible tag (U+E0000 to U+E007F).
+// Returns the bytes of the UTF-8 character at `text` if it must not reach a terminal, else 0: a control character (C0,
+// DEL, C1), an end of a line or of a paragraph, a change of writing direction, an invisible tag (U+E0000 to U+E007F).
 size_t mz_text_unshown(const char *text);
-void mz_text_tame(char *text); // these become spaces, in place
+void mz_text_tame(char *text); // replaces these characters by spaces, in place
 enum { MZ_FLOAT_TEXT = 16 };
-// The shortest decimal of 6 to 9 digits that reads back as x. Returns `out`.
+// Writes the shortest decimal of 6 to 9 digits that reads back as x. Returns `out`.
 const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]);
-// The candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
+// Returns the candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
 bool mz_all_finite(const float *x, size_t n);
 double mz_seconds(void);     // monotonic clock
-double mz_cpu_seconds(void); // that the threads of this process have computed
-// Joules since some moment of all processor packages together; NaN where they may not be read. *range: where one
-// package's counter starts again at 0.
+double mz_cpu_seconds(void); // processor time of this process's threads
+// Returns the joules of all processor packages since an arbitrary start; NaN where the counter is not readable. *range:
+// the value at which one package's counter starts again from 0.
 double mz_host_joules(double *range);
 
 // Prepares a process, once and before a region of OpenMP, for forks after which both processes may train (fork.c).

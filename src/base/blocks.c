@@ -30,7 +30,7 @@ float mz_blocks_element(mezzo_blocks b, uint8_t code) {
 
 float mz_blocks_tensor_scale(mezzo_blocks b, float amax) {
     float scale = amax / (largest_e2m1 * largest_e4m3);
-    return has_tensor_scale(b) && scale >= 0x1p-100F && isfinite(scale) ? scale : 1; // its inverse is finite too
+    return has_tensor_scale(b) && scale >= 0x1p-100F && isfinite(scale) ? scale : 1; // so its inverse is finite, too
 }
 
 uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor) {
@@ -50,8 +50,8 @@ float mz_blocks_scale_value(mezzo_blocks b, uint8_t code) {
     return has_tensor_scale(b) ? mezzo_e4m3_to_f32(code) : mezzo_e8m0_to_f32(code);
 }
 
-// The order of magnitudes is that of their bits, and a NaN's are above infinity's. Four numbers at a time, which
-// compilers do at once.
+// Returns the largest magnitude. Magnitudes are ordered as their bits, and a NaN's are above infinity's. It takes four
+// numbers at a time, for which compilers use vectors.
 float mz_blocks_amax(const float *x, int64_t n) {
     enum { LANES = 4 };
     int32_t largest[LANES] = {0}, bits[LANES] = {0};
@@ -72,7 +72,7 @@ float mz_blocks_amax(const float *x, int64_t n) {
 }
 
 // --- small numbers -------------------------------------------------------------------------------
-enum { SOME = 16 }; // numbers that compilers round at once
+enum { SOME = 16 }; // numbers that are rounded as one vector
 
 static const mz_small_form smalls[] = {
     [MZ_SMALL_E4M3] = MZ_SMALL_FORM_E4M3, [MZ_SMALL_E5M2] = MZ_SMALL_FORM_E5M2, [MZ_SMALL_E2M1] = MZ_SMALL_FORM_E2M1};
@@ -85,7 +85,7 @@ float mz_small_largest(mz_small format) {
     return mz_bits_float(smalls[format].largest);
 }
 
-// base/small.h's mz_small_nearest, in steps that compilers do at once.
+// Rounds as base/small.h's mz_small_nearest, in steps that compilers turn into vector instructions.
 static inline void round_some(float *x, float inverse, float factor, const mz_small_form f) {
     float y[SOME], tiny[SOME];
     int32_t bits[SOME], low[SOME];
@@ -120,7 +120,7 @@ static inline void round_all(float *x, int n, float inverse, float factor, const
 }
 
 void mz_small_round(mz_small format, float *x, int n, float inverse, float factor) {
-    switch (format) { // constants, which the loops are compiled for
+    switch (format) { // the loops are compiled for these constants
     case MZ_SMALL_E4M3:
         round_all(x, n, inverse, factor, smalls[MZ_SMALL_E4M3]);
         break;
@@ -133,8 +133,8 @@ void mz_small_round(mz_small format, float *x, int n, float inverse, float facto
     }
 }
 
-// Returns what an element is multiplied by before it is rounded. A power of two has an exact inverse in the range of
-// doubles; NVFP4's is the FP32 quotient, as published. A block of zeros has none.
+// Returns the factor of an element before it is rounded. A power of two has an exact inverse in the range of doubles;
+// NVFP4's is the FP32 quotient, as published. A block of zeros has none.
 static double inverse_of(mezzo_blocks b, uint8_t code, float tensor) {
     float scale = mz_blocks_scale_value(b, code);
     if (!has_tensor_scale(b))
@@ -146,13 +146,13 @@ void mz_blocks_encode(mezzo_blocks b, const float *x, int n, float tensor, uint8
     *scale = mz_blocks_scale(b, mz_blocks_amax(x, n), tensor);
     double inverse = inverse_of(b, *scale, tensor);
     for (int i = 0; i < n; i++) {
-        float scaled = (float)((double)x[i] * inverse); // FP32 for all: a power of two loses nothing that counts
+        float scaled = (float)((double)x[i] * inverse); // FP32 suffices: for a power of two the product is exact
         codes[i] = is_e4m3(b) ? mezzo_f32_to_e4m3_saturating(scaled) : mezzo_f32_to_e2m1(scaled);
     }
 }
 
-// To the number of the format at or below a magnitude, or to the next one above it where a random number in [0, 1) is
-// less than the way there. Below the format's largest number all differences are exact.
+// Rounds to the number of the format at or below a magnitude, or to the next one above it if a random number in [0, 1)
+// is less than the relative distance. Below the format's largest number all differences are exact.
 static float up_or_down(mezzo_blocks b, float x, uint32_t random) {
     const float a = fabsf(x), largest = is_e4m3(b) ? largest_e4m3 : largest_e2m1;
     int exponent;
@@ -177,7 +177,7 @@ void mz_blocks_round(mezzo_blocks b, float *x, int n, float tensor) {
         x[i] = factor;
 }
 
-// Rounds elements element, element + stride, …
+// Rounds elements element, element + stride, ….
 static void round_at_random(const mz_blocks_how *how, float *x, int n, float tensor, int64_t element, int64_t stride) {
     const uint8_t scale = mz_blocks_scale(how->format, mz_blocks_amax(x, n), tensor);
     const double inverse = inverse_of(how->format, scale, tensor);
@@ -192,7 +192,7 @@ static void round_at_random(const mz_blocks_how *how, float *x, int n, float ten
 
 uint32_t mz_blocks_signs(uint64_t seed) {
     uint32_t words[4];
-    mz_philox((mz_philox_key){.seed = seed, .tensor = 0x60000000u}, 0, words); // a stream that no operand has
+    mz_philox((mz_philox_key){.seed = seed, .tensor = 0x60000000u}, 0, words); // no operand uses this stream
     return words[0];
 }
 

@@ -1,5 +1,5 @@
-// Holds the number formats: names, sizes and the conversions. Integer arithmetic on the bits, so neither the rounding
-// mode nor flush-to-zero of the calling thread can change a result.
+// Implements the number formats: names, sizes and the conversions. They use integer arithmetic on the bits, so that
+// neither the rounding mode nor flush-to-zero of the calling thread can change a result.
 #include <math.h>
 
 #include "base/base.h"
@@ -67,14 +67,14 @@ static uint64_t f64_bits(double x) {
     return bits;
 }
 
-// v / 2^shift to nearest, ties to even; 1 <= shift <= 63, v < 2^63.
+// Returns v / 2^shift, rounded to nearest, ties to even; 1 <= shift <= 63, v < 2^63.
 static inline uint64_t shift_nearest_even(uint64_t v, unsigned shift) {
     return (v + ((UINT64_C(1) << (shift - 1)) - 1) + ((v >> shift) & 1)) >> shift;
 }
 
-// A binary format with a sign bit, `exponent` bits and `fraction` bits. `overflow` is the code that replaces everything
-// too large: infinity, or E4M3's only NaN. Values are laid out in the order of their codes, so a carry out of the
-// fraction rounds to the next exponent, and the code past the largest value is the first to overflow.
+// Describes a binary format with a sign bit, `exponent` bits and `fraction` bits. `overflow` is the code for every
+// number that is too large: infinity, or E4M3's only NaN. Values are in the order of their codes, so a carry out of the
+// fraction rounds to the next exponent, and the code after the largest value is the first to overflow.
 typedef struct format {
     unsigned exponent, fraction;
     uint64_t overflow, nan;
@@ -85,7 +85,7 @@ static const format bf16_format = {8, 7, 0x7F80, 0x7FC0};
 static const format tf32_format = {8, 10, 0xFF << 10, 0xFF << 10 | 1 << 9};
 static const format e4m3_format = {4, 3, 0x7F, 0x7F};
 static const format e5m2_format = {5, 2, 0x7C, 0x7E};
-// Everything too large becomes the largest number.
+// In this format every number that is too large becomes the largest.
 static const format e4m3_saturating = {4, 3, 0x7E, 0x7F};
 static const format e5m2_saturating = {5, 2, 0x7B, 0x7E};
 static const format e2m1_saturating = {2, 1, 0x7, 0x7};
@@ -113,7 +113,7 @@ static inline uint64_t encode(double x, format f) {
     return sign | (code < f.overflow ? code : f.overflow);
 }
 
-// For formats of at most 5 exponent bits, whose every value is a normal float.
+// Decodes formats of at most 5 exponent bits, all of whose values are normal floats.
 static inline float decode_small(uint32_t code, format f) {
     uint32_t sign = (code >> (f.exponent + f.fraction)) << 31;
     uint32_t magnitude = code & ((1u << (f.exponent + f.fraction)) - 1);
@@ -134,7 +134,7 @@ uint16_t mezzo_f32_to_f16(float x) {
     uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
     if (magnitude > 0x7F800000u)
         return (uint16_t)(sign | 0x7E00u | ((magnitude >> 13) & 0x3FFu));
-    if (magnitude >= 0x47800000u) // 2^16; what lies between 65520 and it carries into infinity's code below
+    if (magnitude >= 0x47800000u) // 2^16; numbers from 65520 to here carry into infinity's code below
         return (uint16_t)(sign | 0x7C00u);
     if (magnitude >= 0x38800000u) { // 2^-14: normal; 112 is the difference of the biases
         uint32_t rebiased = magnitude - (112u << 23);
@@ -220,7 +220,7 @@ uint8_t mezzo_f32_to_e8m0(float x) {
     uint64_t bits = f64_bits((double)x); // every positive float is a normal double
     if (!(x > 0))
         return 0xFF;
-    uint64_t code = (bits + (UINT64_C(1) << 51)) >> 52; // of a double, whose powers of two begin with 2^-1022
+    uint64_t code = (bits + (UINT64_C(1) << 51)) >> 52; // of a double, whose normal powers of two begin with 2^-1022
     return (uint8_t)(code < 1023 - 127 ? 0 : code > 1023 + 127 ? 0xFF : code - (1023 - 127));
 }
 
@@ -262,7 +262,7 @@ uint16_t mezzo_f32_to_bf16_stochastic(float x, uint32_t random) {
 }
 
 // --- arrays --------------------------------------------------------------------------------------------------------
-// Elements are read and written with memcpy: a mapped file's tensors need not be aligned.
+// Elements are read and written with memcpy, because a mapped file's tensors may be unaligned.
 static double load_float(const char *src, mezzo_dtype dtype) {
     double f64;
     float f32;
@@ -332,7 +332,7 @@ static int64_t load_integer(const char *src, mezzo_dtype dtype) {
     }
 }
 
-// False when the dtype cannot hold the value.
+// Stores an integer; false when the dtype cannot represent the value.
 static bool store_integer(char *dst, mezzo_dtype dtype, int64_t v) {
     int32_t i32 = (int32_t)v;
     uint16_t u16 = (uint16_t)v;
@@ -354,8 +354,8 @@ static bool store_integer(char *dst, mezzo_dtype dtype, int64_t v) {
 }
 
 // Returns an integer as a double that rounds to any narrower format as the integer itself would: a 64-bit integer has
-// more bits than a double, so what does not fit is folded into one sticky bit, far below the rounding position of every
-// format (and well inside the double).
+// more bits than a double, so the excess bits become one sticky bit, far below the rounding position of every format
+// (and well inside the double).
 static double integer_to_sticky(int64_t v) {
     if (v > -(INT64_C(1) << 53) && v < INT64_C(1) << 53)
         return (double)v;
@@ -398,8 +398,8 @@ static mezzo_status convert_element(const char *src, mezzo_dtype from, char *dst
     return MEZZO_OK;
 }
 
-// Pairs that are moved in bulk; BF16's loops are made of nothing that a compiler could not make vectors of. False for
-// every other pair.
+// Converts pairs of formats in bulk, with loops for BF16 that compilers can turn into vectors. False for every other
+// pair.
 static bool convert_common(const char *src, mezzo_dtype from, char *dst, mezzo_dtype to, size_t n) {
     const bool narrows = from == MEZZO_F32 && (to == MEZZO_BF16 || to == MEZZO_F16);
     const bool widens = to == MEZZO_F32 && (from == MEZZO_BF16 || from == MEZZO_F16);
@@ -448,7 +448,8 @@ mezzo_status mezzo_convert(const void *src, mezzo_dtype src_dtype, void *dst, me
     return MEZZO_OK;
 }
 
-// The exponent of what is not finite has all its bits. Sixteen numbers at a time, which compilers do at once.
+// Returns whether all numbers are finite: the exponent of others has all its bits set. It takes sixteen numbers at a
+// time, for which compilers use vectors.
 bool mz_all_finite(const float *x, size_t n) {
     enum { EXPONENT = 0x7F800000, SOME = 16 };
     uint32_t bits[SOME], bad = 0;

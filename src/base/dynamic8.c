@@ -1,4 +1,4 @@
-// Stores numbers in 8 bits with a scale for each block: finds the nearest code.
+// Stores numbers in 8 bits with a scale for each block, and finds the nearest code.
 #include "base/dynamic8.h"
 
 #include <math.h>
@@ -8,16 +8,16 @@ enum {
     DECADES = 7,
     ZERO = 127, // the code of 0 where there are signs
     OCTAVES = 24,
-    STEPS = 64, // starting places of the search, by a quotient's exponent and 6 further bits
+    STEPS = 64, // starting points of the search, by a quotient's exponent and 6 further bits
     PLACES = OCTAVES * STEPS + 1,
 };
 
-// Magnitudes from 0 to 1.
+// Holds the magnitudes of the codes, from 0 to 1.
 typedef struct ladder {
     int n;
     float value[256], above[256]; // above[i]: halfway from value[i] to the next; infinite after the last
-    float code[256];              // what each code stands for
-    uint8_t start[PLACES];        // how many of `above` are below every quotient of that place
+    float code[256];              // the value of each code
+    uint8_t start[PLACES];        // number of elements of `above` that are below every quotient of that place
 } ladder;
 static ladder ladders[2]; // without signs, with them
 static pthread_once_t made = PTHREAD_ONCE_INIT;
@@ -61,7 +61,7 @@ static uint32_t bits_of(float x) {
     return bits;
 }
 
-// Returns which magnitude is nearest to 0 <= r <= 1.
+// Returns the index of the magnitude nearest to 0 <= r <= 1.
 static int nearest(const ladder *l, float r) {
     const int place = (int)(bits_of(r) >> 17) - ((127 - OCTAVES) * STEPS);
     int p = l->start[place > 0 ? place : 0];
@@ -70,7 +70,7 @@ static int nearest(const ladder *l, float r) {
     return p;
 }
 
-// Larger for larger magnitudes, NaN above all; of x and -x for the positive one.
+// Returns a rank that grows with the magnitude, NaN above all; of x and -x the positive one ranks higher.
 static uint32_t rank_of(float x) {
     return bits_of(x) << 1 | (bits_of(x) >> 31 ^ 1);
 }

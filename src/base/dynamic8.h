@@ -17,21 +17,21 @@ enum {
     MZ_DYNAMIC8_RECORD = 4 + 256, // bytes: the scale, the codes
 };
 
-// Returns bytes of so many elements, a multiple of MZ_DYNAMIC8_BLOCK.
+// Returns the bytes of a number of elements, a multiple of MZ_DYNAMIC8_BLOCK.
 static inline int64_t mz_dynamic8_bytes(int64_t elements) {
     return elements / MZ_DYNAMIC8_BLOCK * MZ_DYNAMIC8_RECORD;
 }
 
-// Returns where the record of an element is, a multiple of MZ_DYNAMIC8_BLOCK, from the first one's.
+// Returns the address of an element's record; `element` is a multiple of MZ_DYNAMIC8_BLOCK.
 static inline void *mz_dynamic8_at(void *records, int64_t element) {
     return (char *)records + mz_dynamic8_bytes(element);
 }
 
-// n <= 256 numbers to a whole record: those that are missing are zeros. The code of x is the one nearest to x/scale,
-// an FP32 quotient, of two as near the smaller magnitude; `signs` says which codes. A block with a number that is not
-// finite has a scale that is not either, and reads as NaN.
+// Encodes n <= 256 numbers as a whole record; missing numbers are zeros. The code of x is the one nearest to the FP32
+// quotient x/scale, and of two equally near the smaller magnitude; `signs` selects the codes. A block with a number
+// that is not finite has a scale that is not finite, and reads as NaN.
 void mz_dynamic8_encode(bool signs, const float *x, int n, void *record);
 void mz_dynamic8_decode(bool signs, const void *record, int n, float *x);
-float mz_dynamic8_value(bool signs, uint8_t code); // with a scale of 1
+float mz_dynamic8_value(bool signs, uint8_t code); // for a scale of 1
 
 #endif

@@ -1,4 +1,4 @@
-// Reads the energy that this machine's processors took from RAPL's counters.
+// Reads the energy use of this machine's processors from RAPL's counters.
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ enum { MOST_PACKAGES = 64 };
 static bool read_number(const char *folder, int package, const char *name, double *out) {
     char path[128], text[64];
     snprintf(path, sizeof path, "%s:%d/%s", folder, package, name);
-    int file = open(path, O_RDONLY | O_CLOEXEC); // root's alone on most systems
+    int file = open(path, O_RDONLY | O_CLOEXEC); // only root may read it on most systems
     ssize_t n = file >= 0 ? read(file, text, sizeof text - 1) : -1;
     if (file >= 0)
         close(file);

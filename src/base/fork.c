@@ -1,5 +1,5 @@
-// A process that has run parallel regions may fork: OpenMP's threads do not exist in the child, which would wait for
-// them for ever. So GNU's are given back before a fork, and both processes start their own when they next need some.
+// Lets a process fork that has run parallel regions: OpenMP's threads do not exist in the child, which would wait for
+// them for ever. So GNU's threads are released before a fork, and both processes start their own when they need them.
 // LLVM's runtime does so by itself, and holds its locks while handlers run.
 #define _GNU_SOURCE
 #include "base/base.h"

@@ -1,4 +1,4 @@
-// Log lines go to one sink that the program sets; the library itself never prints.
+// Passes log lines to the one sink that the program sets; the library itself never prints.
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static mezzo_log_fn sink_get(void **user) {
     return fn;
 }
 
-// MEZZO_VERBOSE is a comma list of topics, or "all".
+// Returns whether MEZZO_VERBOSE, a comma list of topics or "all", names the topic.
 static bool verbose_names(const char *topic) {
     const char *list = getenv("MEZZO_VERBOSE");
     while (list != NULL && *list != '\0') {
@@ -55,7 +55,7 @@ void mz_log(const char *topic, const char *fmt, ...) {
     va_end(args);
     if (n < 0)
         return;
-    mz_text_tame(line); // one line, and nothing from a file that drives a terminal
+    mz_text_tame(line); // one line without control characters from a file
     void *user;
     mezzo_log_fn fn = sink_get(&user);
     if (fn != NULL)

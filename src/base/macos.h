@@ -1,6 +1,5 @@
-// macOS lacks some Linux calls that Mezzo makes; this file builds them from its own. The build includes this file in
-// front of every source there; nothing else knows of macOS. Its syntax is checked (scripts/macos.sh); it has not been
-// run.
+// Builds Linux calls that macOS lacks from macOS's own. The build includes this file before every source there; no
+// other file depends on macOS. scripts/macos.sh checks its syntax; it has not been run.
 #ifndef MZ_BASE_MACOS_H
 #define MZ_BASE_MACOS_H
 
@@ -58,7 +57,7 @@ static inline int renameat2(int from_folder, const char *from, int to_folder, co
     return renameatx_np(from_folder, from, to_folder, to, flags);
 }
 
-// Reads past the cache from here on.
+// Turns off caching of later reads.
 static inline int posix_fadvise(int fd, off_t offset, off_t length, int advice) {
     (void)offset, (void)length, (void)advice;
     return fcntl(fd, F_NOCACHE, 1) < 0 ? errno : 0;
@@ -79,7 +78,7 @@ static inline ssize_t getrandom(void *bytes, size_t n, unsigned flags) { // at m
     return getentropy(bytes, n) == 0 ? (ssize_t)n : -1;
 }
 
-// Waits until `at` of CLOCK_MONOTONIC, which conditions cannot use there.
+// Waits until `at` of CLOCK_MONOTONIC, which condition variables cannot use on macOS.
 static inline int pthread_condattr_setclock(pthread_condattr_t *attributes, clockid_t clock) {
     (void)attributes, (void)clock;
     return 0;

@@ -1,5 +1,5 @@
-// Allocates counted, zeroed, 64-byte aligned memory (a cache line, and a vector register of AVX-512), and fails on a
-// test's demand.
+// Allocates counted, zeroed, 64-byte aligned memory (a cache line, and a vector register of AVX-512), and fails when a
+// test requests it.
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -13,9 +13,8 @@
 
 enum { ALIGNMENT = 64 };
 
-// A block of at least LARGE bytes begins at a multiple of HUGE_PAGE and asks the kernel for pages of that size: a
-// matrix product reads rows that lie kilobytes apart, each on another page of 4 KiB, and misses of the TLB are
-// expensive.
+// A block of at least LARGE bytes begins at a multiple of HUGE_PAGE and requests pages of that size: the rows that a
+// matrix product reads are kilobytes apart, each on another page of 4 KiB, and misses of the TLB are expensive.
 enum { HUGE_PAGE = 1 << 21, LARGE = 4 << 20 };
 
 static _Atomic uint64_t calls;
@@ -33,7 +32,7 @@ void mz_alloc_fail_after(int64_t n) {
     atomic_store(&calls_until_failure, n < 0 ? -1 : n);
 }
 
-// Addresses of objects that were freed, by a hash: a later one takes the place of an earlier one.
+// A hash table keeps addresses of freed objects: a later one replaces an earlier one.
 enum { GONE_BITS = 10 };
 static _Atomic(const void *) gone[1 << GONE_BITS];
 
@@ -58,7 +57,7 @@ size_t mz_alloc_bytes(size_t bytes) {
     return mz_align_up(bytes > 0 ? bytes : ALIGNMENT, alignment_of(bytes));
 }
 
-// Not zeroed.
+// Allocates memory without zeroing it.
 static void *allocate(size_t count, size_t size) {
     atomic_fetch_add(&calls, 1);
     if (size != 0 && count > (SIZE_MAX - HUGE_PAGE) / size) {
@@ -70,7 +69,7 @@ static void *allocate(size_t count, size_t size) {
     void *ptr = failure_is_due() ? NULL : aligned_alloc(alignment, bytes);
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
     if (ptr != NULL && alignment == HUGE_PAGE)
-        (void)madvise(ptr, bytes, MADV_HUGEPAGE); // a wish: without it everything works as before
+        (void)madvise(ptr, bytes, MADV_HUGEPAGE); // only advice: the memory works without it
 #endif
     if (ptr == NULL) {
         mz_fail(MEZZO_ERR_MEMORY, "out of memory: could not allocate %zu bytes", count * size);

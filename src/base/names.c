@@ -26,7 +26,7 @@ static void put(mz_names *names, uint32_t hash, int32_t number) {
     names->slots[at & (names->cap - 1)] = (struct mz_name_slot){hash, number};
 }
 
-// At most half full, so that an empty slot is near.
+// Adds a name. The table is at most half full, so that an empty slot is near.
 mezzo_status mz_names_add(mz_names *names, const char *name, int number) {
     if (2 * (names->n + 1) > names->cap) {
         mz_names old = *names;

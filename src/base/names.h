@@ -1,4 +1,4 @@
-// A hash table gives a name its number, beside the list that owns the names, for lists that grow with a model.
+// Declares a hash table from names to numbers, beside the list that owns the names, for lists that grow with a model.
 #ifndef MZ_NAMES_H
 #define MZ_NAMES_H
 
@@ -7,7 +7,7 @@
 typedef struct mz_names {
     struct mz_name_slot {
         uint32_t hash;
-        int32_t number; // + 1; 0: empty
+        int32_t number; // plus 1; 0: empty
     } * slots;
     size_t cap, n;
 } mz_names;
@@ -15,7 +15,7 @@ typedef struct mz_names {
 typedef const char *mz_name_of(const void *list, int number);
 
 uint32_t mz_name_hash(const char *name); // FNV-1a
-// The number added with that name, -1: none. of gives the names of numbers that were added.
+// Returns the number added with that name; -1: none. `of` returns the names of the numbers that were added.
 int mz_names_find(const mz_names *names, const char *name, mz_name_of *of, const void *list);
 mezzo_status mz_names_add(mz_names *names, const char *name, int number);
 void mz_names_free(mz_names *names);

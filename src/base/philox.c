@@ -9,7 +9,7 @@ void mz_philox(mz_philox_key key, uint64_t index, uint32_t out[4]) {
     uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
     uint32_t c0 = (uint32_t)index, c1 = (uint32_t)(index >> 32), c2 = key.tensor, c3 = key.step;
     for (int round = 0; round < 10; round++) {
-        // The multipliers and the Weyl increments are the paper's.
+        // The multipliers and the Weyl increments are those of the paper.
         uint64_t p0 = UINT64_C(0xD2511F53) * c0, p1 = UINT64_C(0xCD9E8D57) * c2;
         uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
@@ -31,7 +31,7 @@ float mz_uniform(uint32_t word) {
 
 void mz_normal4(const uint32_t words[4], float out[4]) {
     for (int i = 0; i < 4; i += 2) {
-        // (0, 1], so that the logarithm is finite; in double, so that two libms almost never round the float
+        // (0, 1], so that the logarithm is finite; in double, so that two math libraries almost never round the float
         // differently.
         double u = ((double)words[i] + 1.0) * 0x1p-32;
         double angle = 6.283185307179586 * ((double)words[i + 1] * 0x1p-32);

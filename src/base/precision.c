@@ -28,7 +28,7 @@ static const mz_precision_info table[] = {
 #undef PRECISION_UNCLEAR
 };
 
-// The public enum and the list agree: every row has its place, none is left out, auto comes after.
+// Checks that the public enum and the list agree: every row has its place, none is left out, and auto comes last.
 enum {
 #define PRECISION(id, ...) PLACE_##id,
 #define PRECISION_UNCLEAR(word, advice)
@@ -127,7 +127,7 @@ const char *mezzo_precision_name(mezzo_precision precision) {
 // --- reading -----------------------------------------------------------------------------------------------------
 enum { WORD_BYTES = 40 };
 
-// "torch.BFloat16" → "bfloat16", "BF16_mixed" → "bf16-mixed".
+// Normalizes a word: "torch.BFloat16" → "bfloat16", "BF16_mixed" → "bf16-mixed".
 static void plain(const char *text, char word[WORD_BYTES]) {
     size_t n = 0;
     if (strncmp(text, "torch.", 6) == 0)

@@ -1,5 +1,5 @@
-// C and CUDA share how numbers are rounded to 8 and 4 bits and how the scales of their blocks follow from the largest
-// magnitude. Floats are handled as their bits, whose order is that of magnitudes.
+// Defines, for C and CUDA, how numbers are rounded to 8 and 4 bits and how the scales of their blocks follow from the
+// largest magnitude. It handles floats as their bits, which have the order of magnitudes.
 #ifndef MZ_SMALL_H
 #define MZ_SMALL_H
 
@@ -13,8 +13,8 @@
 #define MZ_SMALL_FUNCTION static inline
 #endif
 
-// A format's numbers below `least`, its smallest normal one, are multiples of the last bit of `shift`; above it they
-// are FP32 numbers without `drop` bits. `least` and `largest` are bits of FP32.
+// Describes a format. Its numbers below `least`, its smallest normal one, are multiples of the last bit of `shift`;
+// above it they are FP32 numbers without `drop` bits. `least` and `largest` are bits of FP32.
 typedef struct mz_small_form {
     int drop;
     float shift;
@@ -40,12 +40,13 @@ MZ_SMALL_FUNCTION float mz_bits_float(int32_t bits) {
     return x;
 }
 
-// The bits of a magnitude, the same of every NaN: conversions differ in what they make of its lower bits.
+// Returns the bits of a magnitude, with one pattern for every NaN, because conversions treat its lower bits
+// differently.
 MZ_SMALL_FUNCTION int32_t mz_magnitude_of_one_nan(int32_t magnitude) {
     return magnitude > MZ_FLOAT_INFINITY ? 0x7FC00000 : magnitude;
 }
 
-// A finite number to the nearest of the format, ties to even, at most its largest one.
+// Rounds a finite number to the nearest of the format, ties to even, at most its largest one.
 MZ_SMALL_FUNCTION float mz_small_nearest(float x, const mz_small_form f) {
     const int32_t bits = mz_float_bits(x), magnitude = bits & MZ_FLOAT_MAGNITUDE;
     const int32_t low = mz_float_bits((fabsf(x) + f.shift) - f.shift);
@@ -56,14 +57,15 @@ MZ_SMALL_FUNCTION float mz_small_nearest(float x, const mz_small_form f) {
     return mz_bits_float(rounded | (bits & INT32_MIN));
 }
 
-// How the code of a block's scale follows from the block's largest magnitude.
+// Says how the code of a block's scale follows from the block's largest magnitude.
 typedef enum mz_scale_rule {
-    MZ_SCALE_POWER, // quant/entry.h's mz_scale_for, as E8M0: 1 for zeros and for what is not finite
-    MZ_SCALE_MX,    // base/blocks.h's mz_blocks_scale of MX: E8M0
-    MZ_SCALE_NVFP4  // and of NVFP4: E4M3, times the tensor's scale
+    MZ_SCALE_POWER, // quant/entry.h's mz_scale_for, as E8M0: 1 for zeros and where a number is not finite
+    MZ_SCALE_MX,    // base/blocks.h's mz_blocks_scale for MX: E8M0
+    MZ_SCALE_NVFP4  // mz_blocks_scale for NVFP4: E4M3, times the tensor's scale
 } mz_scale_rule;
 
-// largest: of the elements' format. Codes of E8M0 and of E4M3 have a NaN, which is the scale of what is not finite.
+// Returns the code of a scale. largest: of the elements' format. A magnitude that is not finite gives NaN, which E8M0
+// and E4M3 have.
 MZ_SMALL_FUNCTION int mz_scale_code(mz_scale_rule rule, int32_t amax, int32_t largest, float tensor) {
     const mz_small_form e4m3 = MZ_SMALL_FORM_E4M3;
     if (rule == MZ_SCALE_NVFP4) {
@@ -88,7 +90,7 @@ MZ_SMALL_FUNCTION float mz_scale_of_code(mz_scale_rule rule, int code, float ten
     return code == 0xFF ? (float)NAN : mz_bits_float(code == 0 ? 0x00400000 : code << 23);
 }
 
-// NVFP4's scale of a tensor: 1 where the tensor is not finite or its magnitudes are below 2^-88.
+// Returns NVFP4's scale of a tensor: 1 where the tensor is not finite or its magnitudes are below 2^-88.
 MZ_SMALL_FUNCTION float mz_scale_of_tensor(int32_t amax) {
     const float scale = mz_bits_float(amax) / (6.0F * 448.0F);
     return amax < MZ_FLOAT_INFINITY && scale >= 0x1p-100F ? scale : 1;

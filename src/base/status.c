@@ -1,5 +1,5 @@
-// A thread's error has a message for the user and a trace for developers. Fixed buffers, so that running out of memory
-// can be reported too.
+// Keeps each thread's error: a message for the user and a trace for developers. The buffers are fixed, so that
+// exhausted memory can be reported, too.
 #include <stdarg.h>
 
 #include "base/base.h"
@@ -41,7 +41,8 @@ const char *mezzo_status_name(mezzo_status status) {
     return "unknown status";
 }
 
-// Sets the message. Names from files may hold control characters; a message is one line and must not drive a terminal.
+// Sets the message. Names from files may contain control characters; a message is one line and must not control a
+// terminal.
 static void message_set(const char *text, bool cut) {
     snprintf(message, sizeof message, "%s", text);
     mz_text_tame(message);
@@ -61,7 +62,7 @@ mezzo_status mz_fail_at(mezzo_status status, const char *file, int line, const c
     return mz_trace(status, file, line, func);
 }
 
-// `names` are the arguments as they were written, separated by ", ".
+// Reports an argument that is NULL. `names` are the arguments as they were written, separated by ", ".
 mezzo_status mz_fail_null(const char *file, int line, const char *func, const char *names, size_t which) {
     for (; which > 0; which--)
         names += strcspn(names, ",") + strlen(", ");
@@ -74,7 +75,7 @@ mezzo_status mz_trace(mezzo_status status, const char *file, int line, const cha
     size_t used = strlen(trace);
     int n = snprintf(trace + used, sizeof trace - used, "%s%s:%d %s", used > 0 ? "\n" : "", file, line, func);
     if (n < 0 || (size_t)n >= sizeof trace - used)
-        trace[used] = '\0'; // no half frames: the innermost ones matter most
+        trace[used] = '\0'; // no partial frames: the innermost ones matter most
     return status;
 }
 

@@ -1,4 +1,4 @@
-// Holds the growing buffer of text, glob patterns, the search for the nearest known word, and the clock. And the clock.
+// Implements the growing text buffer, glob patterns, the search for the nearest known word, and the clock.
 #include <stdarg.h>
 #include <stdlib.h>
 #include <time.h>
@@ -30,7 +30,7 @@ const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]) {
         if (strtof(out, NULL) == x)
             break;
     }
-    for (char *c = out; *c != '\0'; c++) // a locale's own sign
+    for (char *c = out; *c != '\0'; c++) // a locale has another decimal point
         *c = *c == ',' ? '.' : *c;
     return out;
 }
@@ -76,7 +76,7 @@ void mz_text_free(mz_text *t) {
 }
 
 bool mz_glob_match(const char *pattern, const char *text) {
-    // On a mismatch only the last '*' needs another try: an earlier one can give nothing that the last cannot.
+    // After a mismatch only the last '*' needs another try: an earlier one gives no match that the last one does not.
     const char *star = NULL, *star_text = NULL;
     while (*text != '\0') {
         if (*pattern == '*') {

@@ -4,16 +4,16 @@
 
 #include "base/base.h"
 
-// Times below are not trained on: the network would have to see noise that is not there.
+// Training never draws times below this, at which the noise is too small to predict.
 static const double LEAST_TIME = 1e-4;
-// Sampling by ε and v begins here: at 1 nothing of x_0 is left, and x_0 = (x - b·ε)/a would divide by 0.
+// Sampling by ε and v begins here: at time 1 x_t contains nothing of x_0, and x_0 = (x - b·ε)/a would divide by 0.
 static const double FIRST_TIME = 0.995;
 
 int mz_diffusion_heads(int objective) {
     return objective == MZ_OBJECTIVE_DECOUPLED ? 2 : 1;
 }
 
-// a and b at time t.
+// Computes a and b at time t.
 static void mix_at(int objective, double t, double *a, double *b) {
     const double offset = 0.008, quarter = 1.5707963267948966;
     switch (objective) {

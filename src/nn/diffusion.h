@@ -1,5 +1,6 @@
-// Computes the mathematics of diffusion beside the network: the mixture at a time, the reading of a network's
-// prediction, and the steps of samplers. Host arithmetic; images are rows of FP32 numbers, [pixels, channels].
+// Computes the mathematics of diffusion outside of the network: the mixture at a time, the meaning of a network's
+// prediction, and the steps of samplers. All of it is host arithmetic; images are rows of FP32 numbers, [pixels,
+// channels].
 #ifndef MZ_DIFFUSION_H
 #define MZ_DIFFUSION_H
 
@@ -24,7 +25,7 @@ int mz_diffusion_heads(int objective); // images that a network predicts: 2 for 
 void mz_diffusion_row(int objective, double t, double weight, float row[4]);
 // Returns a time in (0, 1], uniform, from Philox's words; 1 for REGRESSION.
 double mz_diffusion_time(int objective, const uint32_t words[4]);
-// n normal numbers, those of the graph's op `normal` for a row of this key.
+// Draws n normal numbers, equal to those of the graph's op `normal` for a row of this key.
 void mz_diffusion_noise(const int32_t key[2], int64_t n, float *out);
 
 typedef enum mz_sampler_kind {
@@ -36,18 +37,18 @@ typedef enum mz_sampler_kind {
 typedef struct mz_diffusion_sampler {
     mz_sampler_kind kind;
     int objective, steps;
-    double eta; // DDIM: how much new noise, 0 … 1
-    bool clip;  // x_0 is kept in [-1, 1]: pixels, not latents
+    double eta; // DDIM: the share of new noise, 0 … 1
+    bool clip;  // x_0 is clipped to [-1, 1]: for pixels, not for latents
 } mz_diffusion_sampler;
 
-// INVALID where the sampler does not fit the objective, or steps or eta are out of range. REGRESSION has one step
-// whatever is asked.
+// Prepares a sampler. INVALID where the sampler does not fit the objective, or steps or eta are out of range.
+// REGRESSION always has one step.
 mezzo_status mz_sampler_begin(mz_diffusion_sampler *sampler, mz_sampler_kind kind, int objective, int steps, double eta,
                               bool clip);
-double mz_sampler_time(const mz_diffusion_sampler *sampler, int step); // of x before step 0, 1, … steps - 1
+double mz_sampler_time(const mz_diffusion_sampler *sampler, int step); // the time of x before step 0, 1, … steps - 1
 bool mz_sampler_draws(const mz_diffusion_sampler *sampler, int step);  // whether this step reads noise
-// x_t becomes x at the next step's time; after the last it is x_0. x and noise [pixels, channels], prediction [pixels,
-// heads·channels]. `noise`: normal numbers; may be NULL where the step draws none.
+// Takes x from x_t to its value at the next step's time; after the last step it is x_0. x and noise [pixels, channels],
+// prediction [pixels, heads·channels]. `noise`: normal numbers; may be NULL where the step draws none.
 void mz_sampler_step(const mz_diffusion_sampler *sampler, int step, float *x, const float *prediction,
                      const float *noise, int64_t pixels, int64_t channels);
 

@@ -62,14 +62,14 @@ static mezzo_value as_tokens(mezzo_graph *g, mezzo_value x) {
     return mezzo_reshape(g, x, 3, (int64_t[]){mezzo_value_dim(g, x, 0), -1, mezzo_value_dim(g, x, -1)});
 }
 
-enum { WIDEST_HEAD = 256 }; // that devices' attention kernels take
+enum { WIDEST_HEAD = 256 }; // widest heads that every device's attention kernels take
 
 static mezzo_value split_heads(mezzo_graph *g, mezzo_value x, int heads) { // [B, T, H·D] → [B, H, T, D]
     x = mezzo_reshape(g, x, 4, (int64_t[]){mezzo_value_dim(g, x, 0), mezzo_value_dim(g, x, 1), heads, -1});
     return mezzo_transpose(g, x, 1, 2);
 }
 
-// Builds attention without a bound, q [B, T, C], k and v [B, T', C]; of wide heads by products, with T·T' scores in
+// Builds attention without a mask, q [B, T, C], k and v [B, T', C]; wide heads use products, with T·T' scores in
 // memory.
 static mezzo_value attend(mezzo_graph *g, mezzo_value q, mezzo_value k, mezzo_value v, int heads) {
     const int64_t channels = mezzo_value_dim(g, q, -1);

@@ -1,5 +1,5 @@
-// Builds the layers of Transformers, each inside a module scope of its own, so that parameters get the names other
-// programs know and every op can be addressed by a precision override.
+// Builds the layers of Transformers, each inside a module scope of its own, so that parameters get the names that other
+// programs use and a precision override can address every op.
 #include <stddef.h>
 
 #include "base/base.h"

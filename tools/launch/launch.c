@@ -1,4 +1,4 @@
-// mezzo launch: starts the ranks of a job on this host, waits for them, and ends all when one is gone.
+// Runs mezzo launch: starts the ranks of a job on this host, waits for them, and ends all of them when one is lost.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,10 +21,10 @@
 extern char **environ;
 
 enum { MOST = 1024, TICK_MS = 50 };
-static const double GRACE = 3, GRACE_INTERRUPTED = 60; // seconds, for the others to end by themselves
+static const double GRACE = 3, GRACE_INTERRUPTED = 60; // seconds for the others to end by themselves
 
 typedef struct rank_process {
-    pid_t pid; // 0: it has ended
+    pid_t pid; // 0: the rank has ended
     int status;
     bool ended_here; // by this command's SIGKILL
     char **variables;
@@ -34,14 +34,14 @@ typedef struct job {
     int n, alive;
     rank_process *ranks;
     bool gpus;
-    char devices[4096]; // those that are left, as CUDA_VISIBLE_DEVICES names them; "": as this process sees them
-    const mz_launch_link *link; // CPU ranks: what gives their MPI their ranks
+    char devices[4096]; // names of the remaining devices as in CUDA_VISIBLE_DEVICES; "": all that this process sees
+    const mz_launch_link *link; // for CPU ranks: the link that gives their MPI the ranks
     char name[64], secret[128];
     int listener, port, tell[2];
-    int passed;    // asked_times that the ranks have got
-    int first_bad; // the rank that ended badly first; -1
+    int passed;    // value of asked_times that was passed to the ranks
+    int first_bad; // the rank that first ended with an error; -1
     double bad_at;
-    char line[600]; // what the ranks reported
+    char line[600]; // the report of the ranks
 } job;
 
 // --- signals -------------------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ static void catch_signals(void) {
         sigaction(passed_on[i], &action, NULL);
 }
 
-// Holds them back (SIG_BLOCK) or lets them through (SIG_UNBLOCK). A new rank must not take one with this process's
+// Blocks the signals (SIG_BLOCK) or delivers them (SIG_UNBLOCK). A new rank must not receive one with this process's
 // handler, which would lose it.
 static void hold_signals(int how) {
     sigset_t set;
@@ -72,10 +72,10 @@ static void hold_signals(int how) {
     sigprocmask(how, &set, NULL);
 }
 
-// PMIx's library takes every allocation for one that succeeds: where memory runs out it crashes, or waits for itself.
-// The ranks end with this process.
+// PMIx's library expects every allocation to succeed: when memory is exhausted it crashes, or waits for itself. The
+// ranks end with this process.
 static const unsigned LIBRARY_SECONDS = 30;
-static volatile sig_atomic_t ended_with = -1; // the job's code, once nothing is left but to leave the library
+static volatile sig_atomic_t ended_with = -1; // the job's code, once only the library's end remains
 
 static void on_library(int number) {
     static const char line[] =
@@ -89,7 +89,7 @@ static void on_library(int number) {
 static void send_all(const job *j, int number) {
     for (int r = 0; r < j->n; r++)
         if (j->ranks[r].pid > 0)
-            kill(-j->ranks[r].pid, number); // each leads a group, of what it started
+            kill(-j->ranks[r].pid, number); // each leads a group of the processes that it started
 }
 
 // --- the environment of a rank -------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ static bool ours(const char *variable) {
 
 typedef struct variables {
     char **list;   // ended by NULL
-    size_t n, own; // those from `own` on were made for it
+    size_t n, own; // those from `own` on were allocated for it
 } variables;
 
 static void drop(variables *v) {
@@ -132,7 +132,7 @@ static int cores(void) { // that this process may use
     return sched_getaffinity(0, sizeof all, &all) == 0 ? CPU_COUNT(&all) : 1;
 }
 
-// This process's variables without an outer job's, with the rank's own.
+// Makes the rank's variables: this process's without those of an outer job, and the rank's own.
 static mezzo_status make_variables(const job *j, int rank, variables *v) {
     size_t inherited = 0, more = 0;
     char **theirs = j->ranks[rank].variables;
@@ -157,12 +157,12 @@ static mezzo_status make_variables(const job *j, int rank, variables *v) {
                 put(v, mz_format("MEZZO_TELL_FD=%d", j->tell[1])) &&
                 (rank > 0 || put(v, mz_format("MEZZO_LISTEN_FD=%d", j->listener)));
     fine = fine && (j->devices[0] == '\0' || put(v, mz_format("%s%s", devices_are, j->devices)));
-    // What GPU ranks do on the CPU, such as drawing the first weights, shares its cores.
+    // The CPU work of GPU ranks, such as drawing the first weights, shares the cores.
     if (j->gpus && getenv(threads_are) == NULL)
         fine = fine && put(v, mz_format("%s=%d", threads_are, cores() > j->n ? cores() / j->n : 1));
-    // Open MPI 4 asks a PMIx server that is not its own mpirun's only under a launcher that it knows.
+    // Open MPI 4 connects to a PMIx server of another launcher only if it knows that launcher.
     fine = fine && (j->link == NULL || put(v, mz_strdup("JSM_JSRUN_PORT=1")));
-    // Its reads from a neighbour's memory print a line of their own where that one has just died.
+    // Open MPI's reads from a neighbour's memory print a line when the neighbour has just ended, so they are off.
     if (j->link != NULL && getenv("OMPI_MCA_btl_vader_single_copy_mechanism") == NULL)
         fine = fine && put(v, mz_strdup("OMPI_MCA_btl_vader_single_copy_mechanism=none"));
     if (!fine)
@@ -170,7 +170,7 @@ static mezzo_status make_variables(const job *j, int rank, variables *v) {
     return fine ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-// CPU ranks share the cores that this process may use: neighbours to each, or one core to several.
+// Divides the cores that this process may use among CPU ranks: consecutive ones for each, or one core for several.
 static void take_cores(const job *j, int rank) {
     cpu_set_t all, own;
     CPU_ZERO(&all);
@@ -190,7 +190,7 @@ static void take_cores(const job *j, int rank) {
     (void)sched_setaffinity(0, sizeof own, &own);
 }
 
-// Returns what the ranks run: this program; a build with tests takes another, to see it die.
+// Returns the program that the ranks run: this one; a build with tests takes another, to test its failures.
 static const char *program(void) {
 #ifdef MEZZO_INJECT
     const char *other = getenv("MEZZO_LAUNCH_PROGRAM");
@@ -200,7 +200,7 @@ static const char *program(void) {
     return "/proc/self/exe";
 }
 
-// Between fork and exec: nothing here allocates or locks, other threads are gone.
+// Runs between fork and exec: it neither allocates nor locks, because other threads do not exist.
 _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char **words, char **environment) {
     const char *what = program();
     for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
@@ -209,7 +209,7 @@ _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char *
     signal(SIGXFSZ, SIG_DFL);
     setpgid(0, 0);
     hold_signals(SIG_UNBLOCK);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); // no rank outlives the command, however it ends
+    prctl(PR_SET_PDEATHSIG, SIGKILL); // the kernel kills the rank when the command ends, for any reason
     if (getppid() != launcher)
         _exit(CLI_FAILED);
     if (!j->gpus)
@@ -245,7 +245,7 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
     if (p->pid == 0)
         become_rank(j, rank, launcher, words, v.list);
     if (p->pid > 0)
-        setpgid(p->pid, p->pid); // in parent and child: one is first
+        setpgid(p->pid, p->pid); // in parent and child, because either may run first
     hold_signals(SIG_UNBLOCK);
     drop(&v);
     if (p->pid < 0) {
@@ -257,7 +257,7 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
 }
 
 // --- meeting -------------------------------------------------------------------------------------------------------
-// The socket that rank 0 will listen at: no other process can take the port between.
+// Opens the socket at which rank 0 will listen, so that no other process can take the port in between.
 static mezzo_status listen_for_rank0(job *j) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof at;
@@ -279,7 +279,7 @@ static mezzo_status open_job(job *j, int attempt) {
     if (j->gpus)
         return MEZZO_OK;
     MEZZO_TRY(mz_launch_link_open(&j->link));
-    static const int ends[] = {SIGSEGV, SIGABRT, SIGALRM}; // from here on a thread of PMIx's runs
+    static const int ends[] = {SIGSEGV, SIGABRT, SIGALRM}; // a thread of PMIx's runs from here on
     for (size_t i = 0; i < MZ_COUNT(ends); i++)
         sigaction(ends[i], &(struct sigaction){.sa_handler = on_library}, NULL);
     alarm(LIBRARY_SECONDS);
@@ -308,7 +308,7 @@ static int code_of(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
 }
 
-// A rank that stands still cannot end by itself, and the ranks that get the news need not wait for it.
+// Ends hanging ranks, which cannot end by themselves; the ranks that are told need not wait for them.
 static void end_hanging(job *j) {
     int rank = -1;
     if (sscanf(j->line, "rank %d ", &rank) != 1 || rank < 0 || rank >= j->n || strstr(j->line, ") hangs") == NULL ||
@@ -322,7 +322,7 @@ static void hear(job *j) {
     char text[sizeof j->line];
     ssize_t n = read(j->tell[0], text, sizeof text - 1);
     if (n <= 0 || j->line[0] != '\0')
-        return; // the first one reports it for all
+        return; // the first one reports the end for all
     text[n] = '\0';
     text[strcspn(text, "\n")] = '\0';
     snprintf(j->line, sizeof j->line, "%s", text);
@@ -334,7 +334,7 @@ static void reap(job *j) {
         rank_process *p = &j->ranks[r];
         if (p->pid <= 0 || waitpid(p->pid, &p->status, WNOHANG) != p->pid)
             continue;
-        kill(-p->pid, SIGKILL); // what it left running
+        kill(-p->pid, SIGKILL); // processes that the rank left running
         p->pid = -p->pid;
         j->alive--;
         if (p->status != 0 && j->first_bad < 0) {
@@ -350,7 +350,7 @@ static void wait_for_all(job *j) {
         if (poll(&p, 1, TICK_MS) > 0)
             hear(j);
         reap(j);
-        if (asked_times != j->passed) { // also one that came while the ranks were started
+        if (asked_times != j->passed) { // also for one that came while the ranks were started
             j->passed = asked_times;
             send_all(j, asked);
         }
@@ -366,7 +366,7 @@ static void wait_for_all(job *j) {
     hear(j);
 }
 
-// Returns the rank that a signal ended, not this command's; -1.
+// Returns the rank that a signal ended, unless this command sent it; -1: none.
 static int killed_rank(const job *j) {
     for (int r = 0; r < j->n; r++)
         if (WIFSIGNALED(j->ranks[r].status) && !j->ranks[r].ended_here)
@@ -374,7 +374,7 @@ static int killed_rank(const job *j) {
     return -1;
 }
 
-// One line, where no rank has reported it.
+// Prints one line about the end, if no rank has reported it.
 static void tell_end(const job *j) {
     const int killed = killed_rank(j);
     char by[120] = "";
@@ -407,7 +407,7 @@ static int run_job(job *j, char **words, int attempt) {
     wait_for_all(j);
     if (status == MEZZO_OK && j->first_bad >= 0) {
         code = code_of(j->ranks[j->first_bad].status);
-        // A rank that refuses what it was given says so after it has joined, too.
+        // A rank that refuses its arguments reports that also after it has joined.
         if (killed_rank(j) >= 0 || (j->line[0] != '\0' && code != CLI_USAGE))
             code = CLI_FAILED;
         tell_end(j);
@@ -421,7 +421,7 @@ static int run_job(job *j, char **words, int attempt) {
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
-// The device that the ranks will be asked for: the last --device among their words.
+// Returns the device that the ranks will open: the last --device among their arguments.
 static const char *asked_device(void) {
     const char *device = "auto";
     for (int i = 0; i < cli_line.n_operands; i++) {
@@ -446,13 +446,13 @@ static int look_at_devices(job *j) {
     return CLI_DONE;
 }
 
-// Makes the ranks' words: the command, theirs, and after a restart `--resume auto`.
+// Makes the ranks' arguments: the command, theirs, and after a restart `--resume auto`.
 static char **make_words(bool again) {
     char **words = mz_alloc((size_t)cli_line.n_operands + 4, sizeof *words);
     int n = 0;
     if (words == NULL)
         return NULL;
-    words[n++] = (char *)(uintptr_t)cli_line.program; // exec's words are not written to
+    words[n++] = (char *)(uintptr_t)cli_line.program; // exec does not write to its arguments
     for (int i = 0; i < cli_line.n_operands; i++)
         words[n++] = (char *)(uintptr_t)cli_line.operands[i];
     if (again && strcmp(cli_line.operands[0], "train") == 0) {
@@ -462,7 +462,7 @@ static char **make_words(bool again) {
     return words;
 }
 
-// The rank to blame for the end: that which the line names, or the one that ended first.
+// Returns the rank that caused the end: the one that the report names, or the one that ended first.
 static int failed_rank(const job *j) {
     int rank = -1;
     if (sscanf(j->line, "rank %d ", &rank) == 1 && rank >= 0 && rank < j->n)
@@ -470,7 +470,7 @@ static int failed_rank(const job *j) {
     return killed_rank(j) >= 0 ? killed_rank(j) : j->first_bad;
 }
 
-// Leaves out the GPU of a rank. The names are numbers, or what CUDA_VISIBLE_DEVICES says.
+// Leaves out the GPU of a rank. The names are numbers, or those of CUDA_VISIBLE_DEVICES.
 static void leave_out_device(job *j, int rank) {
     const char *seen = j->devices[0] != '\0' ? j->devices : getenv("CUDA_VISIBLE_DEVICES");
     char before[sizeof j->devices] = "";
@@ -496,7 +496,7 @@ static int run_once(job *j, int attempt, bool again) {
     return code;
 }
 
-// least: how many ranks may be left; 0: all of them, always.
+// Runs the job and restarts it. least: the least number of ranks; 0: always all of them.
 static int run_with_restarts(job *j, int restarts, int least) {
     int code = CLI_FAILED, attempt = 0;
     for (int failures = 0; failures <= restarts; failures++) {
@@ -509,7 +509,7 @@ static int run_with_restarts(job *j, int restarts, int least) {
         if (failures > 0)
             cli_wrong("restart %d of %d, with %d rank%s", failures, restarts, j->n, j->n == 1 ? "" : "s");
         code = run_once(j, attempt++, failures > 0);
-        while (code == CLI_USAGE && j->n < before && j->n > least) { // so many do not divide the batch
+        while (code == CLI_USAGE && j->n < before && j->n > least) { // this number of ranks does not divide the batch
             j->n--;
             cli_wrong("the same with %d rank%s", j->n, j->n == 1 ? "" : "s");
             code = run_once(j, attempt++, true);
@@ -520,7 +520,7 @@ static int run_with_restarts(job *j, int restarts, int least) {
     return code;
 }
 
-// A step must stay what it is with fewer ranks.
+// Returns whether a step is equal with fewer ranks.
 static int check_least(int64_t n, int64_t least) {
     bool batch = strcmp(cli_line.operands[0], "train") != 0;
     for (int i = 0; i < cli_line.n_operands; i++)

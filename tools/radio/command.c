@@ -1,4 +1,4 @@
-// mezzo data radio makes cities and their radio maps.
+// Runs mezzo data radio, which makes cities and their radio maps.
 #include "cli.h"
 #include "tools/radio/radio.h"
 

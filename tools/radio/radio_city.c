@@ -1,5 +1,5 @@
-// A city from nothing: a square is cut by streets into blocks, wide streets first; blocks become houses in the manner
-// of their district: closed fronts around a yard, detached houses, rows, halls, or a park. All polygons are convex, and
+// Makes a random city: streets, wide ones first, divide a square into blocks; blocks become houses in the style of
+// their district: closed fronts around a yard, detached houses, rows, halls, or a park. All polygons are convex, and
 // one operation makes them: cutting by a line.
 #include <math.h>
 
@@ -15,7 +15,7 @@ typedef struct maker {
     mz_city *city;
     mz_philox_key key;
     uint64_t drawn;
-    double dense; // how much of a city this is: 0 suburb, 1 centre
+    double dense; // density: 0 suburb, 1 centre
 } maker;
 
 // Draws a number, uniform in [a, b).
@@ -27,7 +27,7 @@ static double draw(maker *m, double a, double b) {
 
 // --- polygons ------------------------------------------------------------------------------------
 typedef struct line {
-    mz_point at, way; // what is on the left of `way` is kept
+    mz_point at, way; // the left side of `way` is kept
 } line;
 
 static double side(const line *l, mz_point p) {
@@ -74,7 +74,7 @@ static mz_point unit(mz_point from, mz_point to) {
     return d > 0 ? (mz_point){dx / d, dy / d} : (mz_point){1, 0};
 }
 
-// Returns the line along edge i, moved inside by `by`.
+// Returns the line along edge i, moved inside by the distance `by`.
 static line along(const mz_polygon *p, int i, double by) {
     const mz_point a = p->p[i], w = unit(a, p->p[(i + 1) % p->n]);
     return (line){{a.x - w.y * by, a.y + w.x * by}, w};
@@ -105,7 +105,7 @@ static int longest_edge(const mz_polygon *p) {
     return best;
 }
 
-// How far the polygon goes from `at` along `way`: from *least to *most.
+// Finds the extent of the polygon from `at` along `way`: from *least to *most.
 static void reach(const mz_polygon *p, mz_point at, mz_point way, double *least, double *most) {
     *least = INFINITY;
     *most = -INFINITY;
@@ -132,8 +132,8 @@ static mezzo_status build(maker *m, mz_polygon p) {
     return MEZZO_OK;
 }
 
-// Returns a new building's walls: ITU-R P.2109-1's median loss at 5.9 GHz, of traditional (16.1 dB) or thermally
-// efficient (30.9 dB) buildings.
+// Returns the loss of a new building's walls: ITU-R P.2109-1's median at 5.9 GHz, for traditional (16.1 dB) or
+// thermally efficient (30.9 dB) buildings.
 static double walls(maker *m) {
     return draw(m, 0, 1) < 0.75 ? 16.1 : 30.9;
 }
@@ -151,7 +151,7 @@ static mezzo_status terrace(maker *m, const mz_polygon *p, int i, double length,
             next = most;
         mz_polygon lot = cut(p, (line){{at.x + t * way.x, at.y + t * way.y}, {-across.x, -across.y}});
         lot = cut(&lot, (line){{at.x + next * way.x, at.y + next * way.y}, across});
-        if (setback > 0 && lot.n > 0) // fronts that are not in one line
+        if (setback > 0 && lot.n > 0) // fronts that do not form one line
             lot = cut(&lot, along(p, i, draw(m, 0, setback)));
         lot.wall = walls(m);
         if (draw(m, 0, 1) >= empty && lot.n > 0)
@@ -161,7 +161,7 @@ static mezzo_status terrace(maker *m, const mz_polygon *p, int i, double length,
     return MEZZO_OK;
 }
 
-// Fronts along every street, a yard at their back.
+// Builds fronts along every street, with a yard behind them.
 static mezzo_status closed_block(maker *m, const mz_polygon *block) {
     const double depth = draw(m, 9, 13), length = draw(m, 13, 24), empty = draw(m, 0.03, 0.2);
     for (int i = 0; i < block->n; i++) {
@@ -182,7 +182,7 @@ static mezzo_status closed_block(maker *m, const mz_polygon *block) {
     return MEZZO_OK;
 }
 
-// Lots by halving, a house on each.
+// Halves a lot repeatedly, and builds a house on each.
 static mezzo_status detached(maker *m, const mz_polygon *lot, double size, double garden) {
     const double a = area(lot);
     if (a < MIN_AREA)
@@ -204,7 +204,7 @@ static mezzo_status detached(maker *m, const mz_polygon *lot, double size, doubl
         return MEZZO_OK;
     if (draw(m, 0, 1) > 0.4 || house.n != 4)
         return build(m, house);
-    // An L: two halves, one of them shallower.
+    // This makes an L: two halves, one of them less deep.
     const int e = longest_edge(&house);
     const mz_point way = unit(house.p[e], house.p[(e + 1) % house.n]), c = middle(&house);
     const line l = {c, {-way.y, way.x}};
@@ -214,7 +214,7 @@ static mezzo_status detached(maker *m, const mz_polygon *lot, double size, doubl
     return wing.n > 0 ? build(m, wing) : MEZZO_OK;
 }
 
-// Slabs, one after the other.
+// Builds parallel slabs.
 static mezzo_status rows(maker *m, const mz_polygon *block) {
     const int e = longest_edge(block);
     const double depth = draw(m, 10, 13), gap = draw(m, 13, 20), length = draw(m, 24, 45);
@@ -244,7 +244,7 @@ static mezzo_status hall(maker *m, const mz_polygon *block) {
 }
 
 static mezzo_status fill_block(maker *m, const mz_polygon *block, style kind) {
-    // A district has its manner, and exceptions.
+    // A district has its style, with exceptions.
     if (draw(m, 0, 1) < 0.22)
         kind = (style)(int)draw(m, 0, STYLES);
     switch (kind) {

@@ -12,16 +12,16 @@
 
 #include "tools/radio/radio.h"
 
-enum { BINS = 4096, BENDS = 4 }; // directions; corners on one way
-#define OUTSIDE    0.3           // metres that a corner stands out from its walls
+enum { BINS = 4096, BENDS = 4 }; // directions; the most corners of one path
+#define OUTSIDE    0.3           // metres between a corner and its walls
 #define SLACK      1.0           // metres by which a wall may be missed: less than a house is deep
 #define SPEED      299792458.0
 #define WAVELENGTH (SPEED / (MZ_RADIO_GHZ * 1e9))
-#define INDOOR_DB  0.5 // a metre inside: 3GPP TR 38.901, table 7.4.3-2
+#define INDOOR_DB  0.5 // per metre inside a building: 3GPP TR 38.901, table 7.4.3-2
 #define LEAST_NU   (-0.78)
 #define PARTY_DB   3.45 // a wall between two houses, from either: half of COST 231's heavy wall inside, 6.9 dB
 #define FARTHEST   1e5  // metres in free space: MZ_RADIO_DB more than at 1 m, black
-#define CORNER_DB  20.0 // no corner takes more: ITU-R P.1411, 4.1.3.2, urban
+#define CORNER_DB  20.0 // most loss of a corner: ITU-R P.1411, 4.1.3.2, urban
 
 typedef struct edge {
     mz_point a, b;
@@ -33,14 +33,14 @@ typedef struct corner {
     mz_point before, next; // unit vectors along its two walls
 } corner;
 
-// How a corner is reached.
+// Says how a corner is reached.
 typedef struct way {
     bool there;
     int bends;     // corners before this one
-    double factor; // of the bends before
+    double factor; // of the earlier bends
     double length; // metres from the transmitter
-    double last;   // metres from the corner before, or the transmitter
-    mz_point in;   // unit vector in which it arrives
+    double last;   // metres from the previous corner, or the transmitter
+    mz_point in;   // unit vector of its direction of arrival
     int turn;      // +1, -1: the side on which its shadow is
     mz_point face; // the wall at which the shadow ends
 } way;
@@ -54,11 +54,11 @@ struct mz_field {
     size_t n_edges;
     corner *corners;
     size_t n_corners, room;
-    float **seen;         // of each corner, by direction: metres to the nearest wall; NULL: not made yet
+    float **seen;         // for each corner, by direction: metres to the nearest wall; NULL: not computed yet
     mz_point dir[BINS];   // unit vectors
     way *ways, *ways_new; // [n_corners]
     float *direct,
-        *bent; // metres in free space with the same loss, [size, size]; -1: in the light
+        *bent;       // metres in free space with the same loss, [size, size]; -1: in the light
     uint32_t *first; // [BINS + 1]: where the edges of a direction begin in `crossed`
     uint32_t *crossed;
     size_t n_crossed;
@@ -72,18 +72,19 @@ double mz_knife_edge_loss(double nu) {
     return 6.9 + 20 * log10(sqrt(x * x + 1) + x);
 }
 
-// ITU-R P.526-15 (27), of a path that is bent by the angle whose cosine is given: by its chord, 2 sin(angle / 2).
+// Returns ν of ITU-R P.526-15 (27) for a path that is bent by the angle whose cosine is given: by its chord, 2
+// sin(angle / 2).
 static double bend_nu(double cosine, double before, double after) {
     return sqrt(fmax(2 - 2 * cosine, 0) * 2 / (WAVELENGTH * (1 / before + 1 / after)));
 }
 
-// 10^(loss / 20) of a knife edge.
+// Returns 10^(loss / 20) of a knife edge.
 static double edge_factor(double nu) {
     const double x = nu - 0.1;
     return nu <= LEAST_NU ? 1 : 2.2130947 * (sqrt(x * x + 1) + x); // 6.9 dB
 }
 
-// The same of a corner that ends a street: what comes round it by reflections adds to what its edge bends.
+// Returns that factor for a corner at the end of a street: reflections around it add to what its edge bends.
 static double corner_factor(double nu) {
     const double edge_loss = edge_factor(nu);
     return 1 / sqrt(1 / (edge_loss * edge_loss) + pow(10, -CORNER_DB / 10));
@@ -124,13 +125,13 @@ static void look_around(const mz_field *f, mz_point from, float *out) {
         out[i] = FLT_MAX;
     for (size_t k = 0; k < f->n_edges; k++) {
         const mz_point a = minus(f->edges[k].a, from), b = minus(f->edges[k].b, from), e = minus(b, a);
-        const double area = cross(a, e); // twice
+        const double area = cross(a, e); // twice the area
         if (area >= 0)                   // seen from inside: its front hides it
             continue;
         const int begin = (int)ceil(direction(b) - 0.5), end = (int)floor(direction(a) - 0.5);
         const int n = end >= begin ? end - begin : end - begin + BINS;
         if (n > BINS / 2 + 1)
-            continue; // none of these directions' middles lies within
+            continue; // no direction's centre is within it
         for (int i = 0; i <= n; i++) {
             const int bin = (begin + i) & (BINS - 1);
             const float t = (float)(area / cross(f->dir[bin], e));
@@ -173,7 +174,7 @@ static mezzo_status add_corners(mz_field *f, const mz_polygon *p) {
         const mz_point next = unit(minus(p->p[(i + 1) % p->n], at)),
                        before = unit(minus(p->p[(i + p->n - 1) % p->n], at));
         const double angle = cross(next, before); // sine of the angle inside
-        if (angle < 0.1)                          // hardly a corner
+        if (angle < 0.1)                          // the corner is almost straight
             continue;
         const mz_point out =
             scaled(minus((mz_point){0, 0}, (mz_point){next.x + before.x, next.y + before.y}), 1 / angle);
@@ -248,7 +249,7 @@ void mz_field_free(mz_field *f) {
 }
 
 // --- straight on ---------------------------------------------------------------------------------
-// Finds which edges may stand in each direction from `from`, one direction more on either side. `crossed` NULL: only
+// Finds which edges each direction from `from` may meet, one direction more on either side. `crossed` NULL: only
 // counts.
 static void edges_by_direction(mz_field *f, mz_point from, uint32_t *count, uint32_t *crossed) {
     for (size_t k = 0; k < f->n_edges; k++) {
@@ -279,7 +280,7 @@ static mezzo_status list_edges(mz_field *f, mz_point from) {
     return MEZZO_OK;
 }
 
-// Returns the loss of all walls between `from` and `from + v`; 0: it is seen.
+// Returns the loss of all walls between `from` and `from + v`; 0: no wall is between.
 static double walls_between(const mz_field *f, mz_point from, mz_point v, double far) {
     const int bin = (int)direction(v);
     double loss = 0, inside = 0;
@@ -293,7 +294,7 @@ static double walls_between(const mz_field *f, mz_point from, mz_point v, double
         if (t <= 0 || t >= 1 || u < 0 || u >= 1)
             continue;
         loss += e->wall;
-        inside += down < 0 ? -t : t; // the way in, the way out
+        inside += down < 0 ? -t : t; // the length inside is from entry to exit
     }
     return loss + INDOOR_DB * fmax(inside, 0) * far;
 }
@@ -315,18 +316,18 @@ static mezzo_status go_straight(mz_field *f, mz_point from) {
 }
 
 // --- around corners ------------------------------------------------------------------------------
-// Returns where the path arrives in direction `in`: whether the corner casts a shadow, and where.
+// Returns whether the corner casts a shadow for a path that arrives in direction `in`, and where.
 static bool casts_shadow(const corner *c, way *w) {
     const double before = cross(w->in, c->before), next = cross(w->in, c->next);
     if ((before < -0.01 && next > 0.01) || (before > 0.01 && next < -0.01))
         return false; // the corner faces the path
     w->turn = before + next > 0 ? 1 : -1;
-    // The wall that the path meets first when it turns.
+    // This is the wall that the path meets first when it bends.
     w->face = cross(c->before, c->next) * w->turn > 0 ? c->before : c->next;
     return cross(w->in, w->face) * w->turn > -0.02;
 }
 
-// A path of one leg more, to corner c, where it is the best one to there.
+// Extends a path by one leg to corner c, and keeps it if it is the best one to there.
 static void arrive(const mz_field *f, size_t c, way w, way *ways) {
     if (!ways[c].there || w.length * w.factor < ways[c].length * ways[c].factor)
         if (casts_shadow(&f->corners[c], &w))
@@ -343,8 +344,8 @@ static void first_corners(mz_field *f, mz_point from) {
     }
 }
 
-// Returns whether a way can go on to `v` from the corner: on the side of its shadow, where `lit` is false, and not into
-// a wall.
+// Returns whether a path can continue to `v` from the corner: on the side of its shadow, where `lit` is false, and not
+// into a wall.
 static bool turns_to(const way *w, mz_point v, double far, bool lit) {
     const double c = cross(w->in, v) * w->turn, ahead = dot(w->in, v);
     return cross(v, w->face) * w->turn >= -0.02 * far && (c >= 0 || (lit && ahead > 0 && c > -0.12 * ahead));
@@ -373,9 +374,10 @@ static mezzo_status next_corners(mz_field *f, int bends) {
     return MEZZO_OK;
 }
 
-// The columns of a row at height y (from the corner) that are left of the line through the corner in direction `v`.
+// Finds the columns of a row at height y (from the corner) that are left of the line through the corner in direction
+// `v`.
 static void left_of(mz_point v, double sign, double y, double *from, double *to) {
-    // sign · (v.x · y - v.y · x) ≥ 0
+    // The condition is sign · (v.x · y - v.y · x) ≥ 0.
     const double a = -sign * v.y, b = sign * v.x * y;
     if (fabs(a) < 1e-9) {
         if (b < 0)
@@ -387,8 +389,8 @@ static void left_of(mz_point v, double sign, double y, double *from, double *to)
     }
 }
 
-// One pixel in a corner's shadow, or, for a corner that the transmitter sees, in the light beside it, where the edge
-// already takes something away.
+// Computes one pixel in a corner's shadow, or, for a corner that the transmitter sees, in the light beside it, where
+// the edge already causes a loss.
 static void bend_to(mz_field *f, const way *w, const float *seen, mz_point v, int64_t i) {
     const double far = sqrt(dot(v, v)), length = w->length + far;
     if ((length * w->factor > (double)f->bent[i] && w->bends > 0) || far < 0.05 || !sees(seen, v, far) ||
@@ -398,7 +400,7 @@ static void bend_to(mz_field *f, const way *w, const float *seen, mz_point v, in
     const bool shadow = cross(w->in, v) * w->turn >= 0;
     if (shadow && f->bent[i] >= 0)
         f->bent[i] = fminf(f->bent[i], (float)(length * w->factor * corner_factor(nu)));
-    else // the way there is all but straight
+    else // the path is nearly straight
         f->direct[i] = fmaxf(f->direct[i], (float)(length * edge_factor(shadow ? 0 : -nu)));
 }
 
@@ -407,7 +409,7 @@ static void light_from(mz_field *f, size_t c) {
     const mz_point at = f->corners[c].at;
     const double back = w->bends == 0 ? 0.12 : 0.001, co = cos(back), si = -w->turn * sin(back);
     const mz_point start = {w->in.x * co - w->in.y * si, w->in.x * si + w->in.y * co};
-    const double out = -w->turn * -0.02; // the wall's direction, let out a little
+    const double out = -w->turn * -0.02; // the wall's direction, turned outwards a little
     const mz_point face = {w->face.x - w->face.y * out, w->face.y + w->face.x * out};
     for (int64_t row = 0; row < f->size; row++) {
         const double y = ((double)row + 0.5) * f->cell - at.y;
@@ -431,7 +433,7 @@ mezzo_status mz_field_map(mz_field *f, mz_point transmitter, uint8_t *out) {
     first_corners(f, transmitter);
     for (int bends = 0; bends + 1 < BENDS; bends++)
         MEZZO_TRY(next_corners(f, bends));
-    for (int bends = 0; bends < BENDS; bends++) // the strong ones first: they spare the weak ones most of their pixels
+    for (int bends = 0; bends < BENDS; bends++) // strong corners first: they save the weak ones most of their pixels
         for (size_t c = 0; c < f->n_corners; c++)
             if (f->ways[c].there && f->ways[c].bends == bends && f->ways[c].length * f->ways[c].factor < FARTHEST) {
                 MEZZO_TRY(corner_view(f, c));

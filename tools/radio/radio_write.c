@@ -6,12 +6,12 @@
 #include "io/file.h"
 #include "io/png.h"
 
-enum { PNG_LEVEL = 4 }; // zlib's: half as fast as 1, and a third smaller
+enum { PNG_LEVEL = 4 }; // zlib's: half as fast as 1, and files a third smaller
 
 static const char *const folders[] = {"png/buildings_complete", "png/antennas", "gain/DPM"};
 enum { BUILDINGS, ANTENNAS, GAIN };
 
-// Holds what went wrong first, by number of the map: errors are kept for each thread, and this one goes to the caller.
+// Holds the first error, by number of the map: errors are kept for each thread, and this one is passed to the caller.
 typedef struct trouble {
     mezzo_status status;
     int64_t map;
@@ -22,10 +22,10 @@ typedef struct job {
     const mz_radio_options *o;
     const volatile sig_atomic_t *stop;
     trouble trouble;
-    int64_t maps, built_up; // done; pixels in buildings
+    int64_t maps, built_up; // number of finished maps; number of pixels in buildings
 } job;
 
-// Writes a file without flushing it, because a folder without its last file is not whole, and is made again.
+// Writes a file without flushing it, because a folder without its last file is incomplete, and is made again.
 static mezzo_status put(const job *j, int folder, const char *name, uint8_t *pixels) {
     const mz_picture picture = {j->o->size, j->o->size, 1, pixels};
     uint8_t *bytes;

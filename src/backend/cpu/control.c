@@ -1,4 +1,4 @@
-// These kernels make the update's decisions: each computes a few scalars from and in the optimizer's state.
+// Makes the update's decisions: each kernel computes a few scalars in the optimizer's state.
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
@@ -10,8 +10,8 @@ static const char *prepare_always(mezzo_device *device, const mz_call *call, mz_
     return NULL;
 }
 
-// clip ×= min(1, max_norm/(norm·clip + 1e-6)), torch.nn.utils.clip_grad_norm_'s factor; a norm that is not finite clips
-// nothing.
+// Computes clip ×= min(1, max_norm/(norm·clip + 1e-6)), the factor of torch.nn.utils.clip_grad_norm_; a norm that is
+// not finite does not clip.
 static mezzo_status run_clip_control(mezzo_device *device, const mz_call *call) {
     (void)device;
     mz_opt_state *state = mz_out(call, clip_control, state)->data;
@@ -74,7 +74,7 @@ static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) 
         state->skipped++;
         return MEZZO_OK;
     }
-    state->lr = mz_schedule_lr(u, state->step); // of step 0, 1, …: before it is counted
+    state->lr = mz_schedule_lr(u, state->step); // the rate for step 0, 1, …, before the step is counted
     state->step++;
     for (int group = 0; group < u->n_groups; group++)
         for (int i = 0; i < 2; i++)
@@ -97,8 +97,8 @@ static void back_off(mz_scaler_block *block, const mz_update_attrs *u) {
 static void count_good_step(mz_scaler_block *block, const mz_update_attrs *u) {
     block->floor_hits = 0;
     block->hysteresis = 0;
-    // At or past the interval: a smaller one loaded from a checkpoint must not stop growth for ever. The sum is 64 bits
-    // wide.
+    // At or past the interval, because a smaller interval in a checkpoint must not stop growth forever. The sum is 64
+    // bits wide.
     if ((int64_t)block->tracker + 1 < u->growth_interval) {
         block->tracker++;
         return;
@@ -107,7 +107,7 @@ static void count_good_step(mz_scaler_block *block, const mz_update_attrs *u) {
     float grown = (float)((double)block->scale * u->growth_factor);
     if (u->max_scale > 0 && (double)grown > u->max_scale)
         grown = (float)u->max_scale;
-    if (isfinite(grown)) // torch, too, keeps a scale that would become infinite
+    if (isfinite(grown)) // a scale that would become infinite stays, as in PyTorch
         block->scale = grown;
 }
 

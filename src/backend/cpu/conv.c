@@ -19,7 +19,7 @@ static void next_pixel(const mz_matmul_gather *g, pixel *p) {
     p->image++;
 }
 
-// Returns where tap (r, s) of a pixel is along one direction, -1: in the padding, or between two steps.
+// Returns the position of a pixel's tap (r, s) along one direction; -1: it is in the padding, or between two steps.
 static int64_t tapped(const mz_matmul_gather *g, int64_t at, int64_t tap, int64_t extent) {
     if (g->what != MZ_GATHER_TRANSPOSED) {
         const int64_t from = at * g->stride - g->pad + tap;
@@ -82,7 +82,7 @@ void mz_gather_copy(const mz_matmul_gather *g, const void *data, size_t size, vo
 }
 
 // --- from a call to a product --------------------------------------------------------------------------------------
-// x [B, H, W, C], w [N, R, S, C/groups], y [B, P, Q, N].
+// Returns the address of element i. x [B, H, W, C], w [N, R, S, C/groups], y [B, P, Q, N].
 static const void *element(const mz_tensor *t, int64_t i) {
     return t->data == NULL ? NULL : (const char *)t->data + (size_t)i * mezzo_dtype_size(t->dtype);
 }
@@ -110,7 +110,7 @@ static mz_matmul_gather gather_of(const mz_call *call, const mz_shape *read, con
                               .pad = call->attrs.pad_before};
 }
 
-// Returns whether the weight has one pixel: the patches are the image, and its pixels the rows of a linear layer.
+// Returns whether the weight has one pixel: the patches are then the image, and its pixels the rows of a linear layer.
 static bool is_linear(const mz_call *call, const mz_shape *w) {
     return w->dim[1] == 1 && w->dim[2] == 1 && call->attrs.stride == 1;
 }
@@ -125,7 +125,7 @@ static mz_matmul_operand plain(mz_matmul_operand o, int64_t row) {
 }
 
 static mz_matmul_problem forward_problem(const mz_call *call, int64_t group, mz_matmul_gather *patches) {
-    static char later; // while memory is planned no tensor has an address
+    static char later; // a placeholder address, because no tensor has one while memory is planned
     const mz_tensor *x = mz_in(call, conv2d, x), *w = mz_in(call, conv2d, w), *bias = mz_in(call, conv2d, bias),
                     *y = mz_out(call, conv2d, y);
     const mz_shape *ws = &w->shape;

@@ -13,12 +13,12 @@
 #include "backend/cpu/conv.h"
 
 #define LINE         64
-#define MOST_TAPS    64                   // lines of a weight
-#define ITEM_PIXELS  256                  // of the result, about: what they read stays in a core's L2
-#define BAND_BYTES   ((int64_t)128 << 10) // of both operands of a weight's gradient
-#define BLOCK_DEPTH  32                   // k of a block of the left operand
+#define MOST_TAPS    64                   // rows of a weight
+#define ITEM_PIXELS  256                  // about this many pixels of the result; what they read stays in a core's L2
+#define BAND_BYTES   ((int64_t)128 << 10) // for both operands of a weight's gradient
+#define BLOCK_DEPTH  32                   // the k of a block of the left operand
 #define PARTED_TILES 64 // with fewer large tiles of a weight's gradient, each group of images has its own sums
-#define CHUNK_BYTES  ((int64_t)32 << 20) // of images copied whole, unless one is more
+#define CHUNK_BYTES  ((int64_t)32 << 20) // of images copied whole, unless one is larger
 
 static int64_t min64(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -30,13 +30,13 @@ static int64_t ceil_div(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-// Holds the operand that is read, and the pixels over which the weight goes.
+// Holds the operand that is read, and the pixels over which the weight moves.
 typedef struct direct {
     const mz_conv_kernels *kernels;
-    const mz_tensor *image; // [B, height, width, channels], read
+    const mz_tensor *image; // [B, height, width, channels]
     mezzo_dtype compute;
     int64_t images, height, width, channels;
-    int64_t over_height, over_width; // pixels where the weight is laid
+    int64_t over_height, over_width; // number of positions of the weight
     int64_t taps_h, taps_w, stride, pad_h, pad_w;
     int64_t padded_width; // pixels of a copied line
 } direct;
@@ -83,7 +83,7 @@ const char *mz_conv_direct_refuses(mz_matmul_path path, const mz_call *call) {
     return NULL;
 }
 
-// Copies one line of an image with its padding, as the kernels' numbers.
+// Copies one line of an image with its padding, in the kernels' format.
 static void copy_line(const direct *d, int64_t image, int64_t line, char *to) {
     const int64_t size = d->kernels->pair == 2 ? 2 : 4, pixel = d->channels * size;
     const int64_t row = line - d->pad_h, seen = min64(d->width, d->padded_width - d->pad_w);
@@ -111,10 +111,10 @@ static void end(mz_matmul_path path) {
 // --- rows ----------------------------------------------------------------------------------------------------------
 typedef struct row_plan {
     int64_t n, panels;               // channels of the result, in panels
-    int64_t pixel, run, k;           // words of a pixel, of a row's run of taps, of all
-    int64_t lines, blocks;           // of the result: lines an item, items an image
-    int64_t panels_each, across;     // panels an item, items side by side
-    int64_t panel_bytes, band_bytes; // of a packed panel, of a thread's lines
+    int64_t pixel, run, k;           // words of a pixel, of a row's run of taps, of all taps
+    int64_t lines, blocks;           // lines: of the result, for an item; blocks: items of an image
+    int64_t panels_each, across;     // panels_each: panels of an item; across: items side by side
+    int64_t panel_bytes, band_bytes; // of a packed panel; of a thread's lines
 } row_plan;
 
 static row_plan plan_rows(const direct *d, const mz_call *call, int threads) {
@@ -133,7 +133,7 @@ static row_plan plan_rows(const direct *d, const mz_call *call, int threads) {
     return p;
 }
 
-// Returns the weight as the product's right operand, its rows the channels of the result.
+// Returns the weight as the product's right operand, whose rows are the channels of the result.
 static mz_matmul_operand weight_of(const direct *d, const mz_call *call, mz_matmul_gather *gather) {
     const mz_tensor *w = &call->in[1];
     mz_matmul_operand b = {.data = w->data, .dtype = w->dtype, .compute = d->compute, .k_stride = 1};
@@ -177,8 +177,7 @@ static void finish(mz_matmul_path path, const mz_matmul_epilogue *e, const float
         path.isa->epilogue(e, tile, mk->nr, row, column, rows, columns);
 }
 
-// Multiplies all pixels of `lines` lines of the result, the first of them the result's pixel `first`, by one panel of
-// the weight.
+// Multiplies all pixels of `lines` lines of the result, starting with its pixel `first`, by one panel of the weight.
 static void multiply_lines(mz_matmul_path path, const direct *d, const row_plan *p, const mz_matmul_epilogue *e,
                            const mz_word *band, int64_t first, int64_t lines, int64_t panel, const char *packed) {
     const mz_conv_kernels *kernels = d->kernels;
@@ -245,18 +244,18 @@ static void run_rows(mz_matmul_path path, const mz_call *call, int threads) {
 
 // --- columns -------------------------------------------------------------------------------------------------------
 typedef struct column_plan {
-    int64_t m, m_panels;             // dw's rows: channels of dy
-    int64_t run, run_panels;         // numbers that lie together under one row of taps, in panels
-    int64_t tiles;                   // (row of taps, panel of its numbers, panel of m)
-    int64_t parts;                   // groups of a chunk's images with sums of their own, added in order
-    int64_t lines;                   // of dy, a band
-    int64_t steps;                   // of k in a line: pixels, or pairs of them
-    int64_t a_step, a_line, a_panel; // words of dy: a step (or block of steps), a line, a panel of m
+    int64_t m, m_panels;             // dw's rows, the channels of dy
+    int64_t run, run_panels;         // numbers that are contiguous for one row of taps, and their panels
+    int64_t tiles;                   // one for each (row of taps, panel of its numbers, panel of m)
+    int64_t parts;                   // groups of a chunk's images with sums of their own, which are added in order
+    int64_t lines;                   // lines of dy in a band
+    int64_t steps;                   // steps of k in a line: pixels, or pairs of them
+    int64_t a_step, a_line, a_panel; // words of dy: of a step (or block of steps), a line, a panel of m
     int64_t padded_height;           // lines of a copied image
     int64_t chunk;                   // images copied at a time
     bool dy_in_place;
-    int64_t image_words, dy_words; // of one image, with room for what a tile reads past its end
-    int64_t line_bytes;            // a thread's BF16 line, before it becomes words
+    int64_t image_words, dy_words; // words of one image, with the words that a tile reads past its end
+    int64_t line_bytes;            // of a thread's BF16 line before it becomes words
 } column_plan;
 
 static void lay_out_gradient(column_plan *p, const mz_conv_kernels *kernels) {
@@ -295,12 +294,12 @@ static column_plan plan_columns(const direct *d, const mz_call *call) {
     return p;
 }
 
-// Words of all images copied, and what a tile reads past the last one's end.
+// Returns the words of all copied images, with those that a tile reads past the last one's end.
 static int64_t room_for(const column_plan *p, int64_t words, int over) {
     return (int64_t)mz_align_up((size_t)(p->chunk * words + over) * sizeof(mz_word), LINE) / (int64_t)sizeof(mz_word);
 }
 
-// Copies a line of an image as words: number by number, or each pixel beside the one a step of the stride further on.
+// Copies a line of an image as words: each number, or each pixel paired with the one a stride further.
 static void image_words(const direct *d, int64_t image, int64_t line, mz_word *to, uint16_t *narrow) {
     const int64_t numbers = d->padded_width * d->channels, step = d->stride * d->channels;
     if (d->kernels->pair == 1) {
@@ -324,7 +323,7 @@ static void gradient_blocks(mz_matmul_path path, const direct *d, const column_p
                        p->a_panel / d->kernels->a_block * BLOCK_DEPTH);
 }
 
-// Copies a line of dy: each pixel, or each two of them side by side; after an odd one comes zero.
+// Copies a line of dy: each pixel, or each pair of them; after an odd one comes zero.
 static void gradient_words(mz_matmul_path path, const direct *d, const column_plan *p, const mz_tensor *dy,
                            int64_t line, mz_word *to, uint16_t *narrow) {
     if (d->kernels->a_block > 0) {
@@ -343,7 +342,7 @@ static void gradient_words(mz_matmul_path path, const direct *d, const column_pl
         d->kernels->words(to + k * p->m, narrow + 2 * k * p->m, narrow + (2 * k + 1) * p->m, p->m);
 }
 
-// Tiles [first, last) over one image's lines, band by band.
+// Multiplies tiles [first, last) over one image's lines, band by band.
 static void multiply_image(const direct *d, const column_plan *p, const mz_word *a, const mz_word *b, float *sums,
                            int64_t first, int64_t last, bool add) {
     const mz_conv_kernels *kernels = d->kernels;
@@ -359,7 +358,7 @@ static void multiply_image(const direct *d, const column_plan *p, const mz_word 
         }
 }
 
-// The images of a chunk of `n`, tiles [first, last) of all parts' by the calling thread.
+// Multiplies the images of a chunk of `n`, in tiles [first, last) of all parts, on the calling thread.
 static void multiply_parts(const direct *d, const column_plan *p, const mz_word *dy, const mz_word *images, float *sums,
                            int64_t n, int64_t first, int64_t last, bool add) {
     const int64_t tile = (int64_t)d->kernels->mr * d->kernels->nr;

@@ -1,4 +1,4 @@
-// The copy kernel stores the same elements with other padding.
+// Holds the copy kernel, which stores the same elements with other padding.
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 

@@ -1,4 +1,4 @@
-// The cpu device has host memory, OpenMP threads, and for every op the kernels of its level and of all below.
+// The cpu device has host memory, OpenMP threads, and for every op the kernels of its level and of all lower ones.
 #include "backend/cpu/cpu.h"
 
 #include "backend/cpu/conv.h"
@@ -38,9 +38,9 @@ enum { LISTS_TILES = 0 };
 #undef KERNEL_ONCE
 
 static const struct {
-    const mz_kernel *const *list; // best first, the last one portable
+    const mz_kernel *const *list; // the best ones first; the last one is portable
     size_t n;
-    size_t tiles; // how many of them, at its head, are for AMX
+    size_t tiles; // the number of kernels for AMX, which come first
 } kernel_lists[MZ_OP_COUNT] = {
 #define KERNEL(op, name)      [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels), 0},
 #define KERNEL_ONCE(op, name) [MZ_OP_##op] = {name##_kernels, MZ_COUNT(name##_kernels), 0},
@@ -58,9 +58,9 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
         return mz_cpu_matmul_kernels(cpu, op, n);
     if (op == MZ_OP_grouped_linear || op == MZ_OP_grouped_linear_dx || op == MZ_OP_grouped_linear_dw)
         return mz_cpu_grouped_kernels(op, n);
-    if (kernel_lists[op].n == 0) // such an op is composed of others
+    if (kernel_lists[op].n == 0) // the op is composed of others
         return NULL;
-    // Lists run from AMX, where tiles were measured to pay, or from the best of the other levels down.
+    // Lists start with AMX kernels, where tiles were measured to be faster, or else with the best of the other levels.
     bool tiles = cpu->isa.level == MZ_LEVEL_AMX && cpu->isa.bf16_dot && mz_isa_worth_it(&cpu->isa, cpu->isa.amx_rate);
     size_t above = tiles ? 0 : kernel_lists[op].tiles;
     for (size_t i = 0; i < MZ_COUNT(listed_levels) && listed_levels[i] > cpu->isa.level; i++)
@@ -72,8 +72,8 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
 }
 
 // --- threads -----------------------------------------------------------------------------------------
-// libgomp ends the process where it cannot start a thread. So as many as it will start are started here first, once,
-// all there at a time, and an error of ours says what the limit is.
+// libgomp ends the process where it cannot start a thread. So the threads are started here first, once and all at the
+// same time, so that a failure becomes an error that names the limit.
 typedef struct gate {
     pthread_mutex_t lock;
     pthread_cond_t opens;
@@ -90,7 +90,7 @@ static void *wait_at(void *user) {
 }
 
 static mezzo_status check_threads(int threads) {
-    static _Atomic int known = 1; // so many could be started before, and libgomp keeps them
+    static _Atomic int known = 1; // this number of threads was started before, and libgomp keeps them
     if (threads <= atomic_load(&known))
         return MEZZO_OK;
     gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opens = PTHREAD_COND_INITIALIZER};
@@ -123,7 +123,7 @@ static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
         return mz_fail(MEZZO_ERR_UNSUPPORTED, "device cpu:%d: there is one cpu device, use \"cpu\"", index);
     mz_isa isa;
     MEZZO_TRY(mz_isa_probe(getenv("MEZZO_ISA"), &isa));
-    // omp_get_num_procs counts what this process's affinity mask allows.
+    // omp_get_num_procs counts the cores that this process's affinity mask allows.
     if (threads <= 0)
         threads = omp_get_num_procs();
     MEZZO_TRY(check_threads(threads));
@@ -155,10 +155,10 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
     out->memory_total = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     double bf16_rate = isa->amx_rate > isa->bf16_dot_rate ? isa->amx_rate : isa->bf16_dot_rate;
     out->native[MEZZO_PRECISION_FP32] = true;
-    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) // emulated (emulate_fp8.c)
+    for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) // emulate_fp8.c emulates these
         out->native[p] = out->native[p] || mz_precision((mezzo_precision)p)->scaling != MZ_SCALING_NONE;
-    // Other arithmetic is used only where it was measured faster; elsewhere BF16 and FP16 are storage formats with FP32
-    // arithmetic.
+    // Arithmetic in a low format is used only where it was measured to be faster; elsewhere BF16 and FP16 are storage
+    // formats with FP32 arithmetic.
     const struct {
         mezzo_precision precision;
         double rate;
@@ -193,8 +193,8 @@ static mezzo_status cpu_read(mezzo_device *device, void *host, const void *src, 
     return MEZZO_OK;
 }
 
-// Gradients are cleared once a step; every thread clears its share of large buffers, so that one core's memory port is
-// not the limit.
+// Zeroes a buffer. Gradients are zeroed once a step; every thread zeroes its share of large buffers, so that one core's
+// memory port is not the limit.
 static mezzo_status cpu_zero(mezzo_device *device, void *dst, size_t bytes) {
     enum { PIECE = 1 << 18 };
     int64_t pieces = (int64_t)((bytes + PIECE - 1) / PIECE);

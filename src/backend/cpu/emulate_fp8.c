@@ -20,7 +20,7 @@ static bool is_8bit(const mz_tensor *t) {
     return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
 }
 
-// Returns what the operand becomes.
+// Returns the operand in the format in which it is multiplied.
 static mz_tensor plain(const mz_call *call, int slot) {
     mz_tensor t = call->in[slot];
     t.dtype = is_8bit(&t) ? MEZZO_BF16 : MEZZO_F32;
@@ -81,7 +81,7 @@ static float value_of(mezzo_dtype dtype, uint8_t code) {
     return dtype == MEZZO_F8E4M3 ? mezzo_e4m3_to_f32(code) : mezzo_e5m2_to_f32(code);
 }
 
-// Widens a power of two for each block or tile: BF16 numbers too.
+// Widens data with a power of two for each block or tile, to BF16.
 static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint16_t *to) {
     const int64_t n = mz_shape_count(&from->shape);
     const uint8_t *codes = from->data;
@@ -91,7 +91,7 @@ static void widen_blocks(const mezzo_device *device, const mz_tensor *from, uint
                                   from->scale[mz_scale_index(from, i)]);
 }
 
-// Widens 8 bits and a power of two: 256 BF16 numbers.
+// Widens 8-bit data with one power of two: a table has the 256 BF16 numbers.
 static void widen(const mezzo_device *device, const mz_tensor *from, uint16_t *to) {
     const int64_t n = mz_shape_count(&from->shape);
     const uint8_t *codes = from->data;
@@ -107,8 +107,8 @@ static void widen(const mezzo_device *device, const mz_tensor *from, uint16_t *t
         to[i] = values[codes[mz_tensor_index(from, i)]];
 }
 
-// Rounded as numerics.compute says, and then to blocks along what is summed over: the last dimension, or the first of
-// the matrix [rows, columns].
+// Rounds an operand as numerics.compute says, and then to blocks along the dimension that the product sums over: the
+// last one, or the first of the matrix [rows, columns].
 static void to_blocks(const mezzo_device *device, const mz_call *call, int slot, bool first, float *to) {
     const mz_tensor *from = &call->in[slot];
     const mz_blocks_how how = mz_blocks_of(call, slot);
@@ -149,7 +149,7 @@ const mz_kernel mz_cpu_linear_emulated = {"linear_emulated__portable", prepare, 
 const mz_kernel mz_cpu_linear_dx_emulated = {"linear_dx_emulated__portable", prepare, run};
 const mz_kernel mz_cpu_linear_dw_emulated = {"linear_dw_emulated__portable", prepare, run};
 
-// The experts' rows are 8 bits with a scale for all of them, or plain.
+// Prepares experts' products: rows are in 8 bits with one scale, or not quantized.
 static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     if (call->attrs.blocks != MEZZO_BLOCKS_NONE || call->in[0].scaling != MZ_SCALING_TENSOR ||
         call->in[1].scaling != MZ_SCALING_TENSOR)

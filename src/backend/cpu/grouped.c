@@ -57,8 +57,8 @@ static const mz_kernel *product_kernel(mezzo_device *device, const mz_call *call
     return NULL;
 }
 
-// One thread takes a whole expert where a product is too short to share, because threads wait for each other about
-// twelve times in a product. A unit is a nanosecond of one core; 32 multiply-adds.
+// Returns whether each thread takes whole experts, because products are too short to share: threads wait for each other
+// about twelve times in a product. A unit is a nanosecond of one core, or 32 multiply-adds.
 static bool by_expert(const mezzo_device *device, const mz_call *call) {
     const mz_shape *w = call->op == MZ_OP_grouped_linear_dw ? &mz_out(call, grouped_linear, y)->shape
                                                             : &mz_in(call, grouped_linear, w)->shape;
@@ -72,29 +72,30 @@ static mz_cpu_device alone(const mezzo_device *device) {
     return one;
 }
 
-// Returns what a product of expert e's rows takes of the workspace; its kernel keeps nothing else.
+// Returns the workspace of a product of expert e's rows; its kernel needs nothing else.
 static size_t product_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
                             int64_t first, int64_t last) {
     mz_call part = expert_call(call, e, first, last);
     mz_prepared ready;
-    (void)mz_prepare_kernel(device, kernel, &part, &ready); // serves all rows, and so these
+    (void)mz_prepare_kernel(device, kernel, &part, &ready); // it serves all rows, and so these
     size_t bytes = ready.workspace;
     mz_prepared_free(&ready);
     return bytes;
 }
 
-// An expert's rows are multiplied at most so many at a time, so that planning looks at no more products than this,
-// however many rows there are. Gradients of the matrices are added up in such parts, in order.
+// The most rows of an expert in one product, which limits the number of products that planning considers. Gradients of
+// the matrices are summed over such parts in order.
 enum { MOST_ROWS = 4096 };
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Holds what the workspace of the largest product depends on. It has no gaps, because it is compared byte by byte.
+// Holds the numbers on which the workspace of the largest product depends. It has no gaps, because it is compared byte
+// by byte.
 typedef struct sizes {
     const mz_kernel *kernel;
-    int64_t rows, dim[2]; // rows: the most that are multiplied at a time
+    int64_t rows, dim[2]; // rows: the most in one product
     mz_numerics numerics;
     mezzo_dtype dtype[3];
     int threads, accumulate;
@@ -113,9 +114,9 @@ static sizes sizes_of(const mezzo_device *device, const mz_kernel *kernel, const
                    .accumulate = call->attrs.accumulate};
 }
 
-// Returns the workspace of the largest product: an expert may have any number of rows, and more rows may take less
-// room. Blocks of a model and the batches that `memory --limit` tries ask the same again: the last answers are kept, by
-// each thread.
+// Returns the workspace of the largest product: an expert may have any number of rows, and more rows may need less
+// memory. A model's blocks, and the batches that `memory --limit` tries, repeat the same sizes, so each thread keeps
+// the last results.
 static size_t most_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     enum { KEPT = 32 };
     static _Thread_local struct {
@@ -137,7 +138,7 @@ static size_t most_bytes(mezzo_device *device, const mz_kernel *kernel, const mz
     return mz_align_up(most, 64);
 }
 
-// The same for the rows that the experts have, at most what was planned: it is asked at every run.
+// Returns the same for the experts' present rows, at most what was planned; every run calls it.
 static size_t experts_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     const int32_t *offsets = mz_in(call, grouped_linear, offsets)->data;
     size_t most = 0;

@@ -1,4 +1,5 @@
-// Counts a tensor's elements by magnitude: one pass, with a table of counts for each thread, added up at the end.
+// Counts a tensor's elements by magnitude in one pass, with a table of counts for each thread; the tables are summed at
+// the end.
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/inspect.h"
@@ -39,7 +40,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         for (int64_t b = 0; b < blocks; b++)
             for (int64_t i = b * BLOCK; i < n && i < (b + 1) * BLOCK; i++)
                 own[mz_histogram_bucket(magnitude(x, mz_layout_index(&layout, i)))]++;
-        // The order of integer sums does not matter. Not a named critical region: its name would be exported.
+        // The order of integer sums does not matter. The critical region has no name, because its name would be
+        // exported.
         for (int k = 0; k < MZ_HISTOGRAM_BUCKETS; k++)
 #pragma omp atomic
             counts[k] += own[k];

@@ -1,5 +1,5 @@
 // Finds the processor's instruction sets: CPUID lists them, XGETBV lists the registers that the operating system saves,
-// and AMX needs a trial as well.
+// and AMX also needs a trial.
 #include "backend/cpu/isa.h"
 
 #include <pthread.h>
@@ -69,7 +69,7 @@ static features ask_cpuid(void) {
     return f;
 }
 
-// "Intel(R) Xeon(R) Platinum 8581C CPU @ 2.10GHz" → "Intel Xeon Platinum 8581C".
+// Shortens "Intel(R) Xeon(R) Platinum 8581C CPU @ 2.10GHz" to "Intel Xeon Platinum 8581C".
 static void ask_brand(char *out, size_t size) {
     unsigned words[12] = {0};
     snprintf(out, size, "CPU");
@@ -97,7 +97,7 @@ static void ask_brand(char *out, size_t size) {
 }
 
 // --- probes --------------------------------------------------------------------------------------------------------
-// Linux gives tile state to a process that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+// Asks Linux for tile state: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static bool ask_tile_permission(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)
     return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
@@ -113,7 +113,7 @@ static void on_sigill(int signal_number) {
     siglongjmp(trial_over, 1);
 }
 
-// Computes a tile product under a handler for SIGILL, because some hypervisors lack instructions that CPUID promises.
+// Computes a tile product under a handler for SIGILL, because some hypervisors lack instructions that CPUID lists.
 static bool tiles_compute(void) {
     struct sigaction trial = {.sa_handler = on_sigill}, before;
     sigemptyset(&trial.sa_mask);
@@ -126,8 +126,8 @@ static bool tiles_compute(void) {
     return exact;
 }
 
-// Rates are the best of many short trials, the units taking turns: a choice between kernels depends on them, and with
-// it every bit of a run, so that another process on the core must not tip it.
+// Measures rates, the best of many short trials in which the units take turns. The choice of kernels depends on them,
+// and with it every bit of a run, so another process on the core must not change the result.
 static void measure(mz_isa *isa, double (*fma)(int)) {
     for (int trial = 0; trial < 12; trial++) {
         double rate = fma(15000);
@@ -151,7 +151,7 @@ static void probe_machine(mz_isa *isa) {
 
 #elif defined(__aarch64__)
 
-// NEON is part of every 64-bit ARM; what came later is asked of the system.
+// Asks the system for BF16; NEON is part of every 64-bit ARM, and later extensions are not.
 static bool has_bf16(void) {
 #if defined(__linux__) && defined(HWCAP2_BF16)
     return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0;

@@ -21,16 +21,16 @@
 
 #define LINE         64
 #define MAX_TILE     (32 * 32) // floats of the largest microkernel's tile
-#define MAX_TEAM     256       // threads with a range of items of their own
-#define PACK_PANELS  8         // panels packed side by side, and how deep: see pack. A multiple of every k_unit.
+#define MAX_TEAM     256       // threads with a range of items of their own, at most
+#define PACK_PANELS  8         // panels packed side by side, and how deep (see pack); a multiple of every k_unit
 #define PACK_DEPTH   64
-#define F32_PANELS   16 // the same of FP32: lines side by side, that the core finds by itself
+#define F32_PANELS   16 // the same for FP32: lines side by side that the core prefetches by itself
 #define F32_DEPTH    16
-#define PANEL_SHORT  512         // of k: A's panels shorter than this are packed several at a time
-#define A_BYTES      (256 << 10) // packed panels of A at a time, at most, unless one is more
+#define PANEL_SHORT  512         // in k: A's panels shorter than this are packed several at a time
+#define A_BYTES      (256 << 10) // of A's packed panels at a time, at most, unless one is larger
 #define MAX_PANELS_B 64
-// Packed panels of B may take so much in FP32, at least: a tile takes long enough for a panel to come from L3, and A is
-// packed fewer times.
+// The least limit of B's packed panels in FP32: a tile takes long enough for a panel to come from L3, and A is packed
+// fewer times.
 #define F32_B_BYTES  ((size_t)1200 << 10)
 
 static int64_t min64(int64_t a, int64_t b) {
@@ -51,19 +51,19 @@ static int64_t round_up(int64_t a, int64_t to) {
 
 // --- blocking ------------------------------------------------------------------------------------------------------
 typedef struct blocking {
-    int64_t kc, kp;              // k of a call and of a packed block, kc dividing kp
+    int64_t kc, kp;              // k of a call and of a packed block; kc divides kp
     int64_t k_blocks;            // packed blocks of one product
     int64_t m_panels, n_panels;  // of one product
-    int64_t nb, mb;              // an item's columns and rows: whole panels
+    int64_t nb, mb;              // an item's columns and rows, in whole panels
     int64_t a_group;             // panels of A packed together
-    int64_t across, down, items; // of one product; of all
-    bool epilogue;               // more happens to sums than being stored
+    int64_t across, down, items; // of one product; items: of all products
+    bool epilogue;               // sums are not only stored
     bool direct;                 // whole tiles of sums are made in y
-    bool rows;                   // A's whole panels are read as they lie
+    bool rows;                   // A's whole panels are read without packing
     bool in_blocks;              // several packed blocks add to y, one after another
     size_t a_panel, b_panel;     // bytes of one packed panel
     size_t shared_a, shared_b;   // bytes of all panels, [batch][block of k][panel], where threads share them; or 0
-    size_t a_bytes, b_bytes, sum_bytes; // a thread's packed panels and tiles of sums
+    size_t a_bytes, b_bytes, sum_bytes; // of a thread's packed panels and tiles of sums
     size_t bytes;                       // of one thread
 } blocking;
 
@@ -114,14 +114,14 @@ static void ask_l2(void) {
     l2_bytes = (size_t)(bytes >= 1 << 18 ? bytes : 1 << 20);
 }
 
-// How many blocks of columns and parts of rows make `team` threads finish soonest, in units of a tile's products. A
-// panel that is packed or read by one more thread costs PANEL of them: it comes from the cache of another core, or from
-// memory. Cores differ: a virtual one is up to four times as slow as its neighbour for a while, and a thread that is
-// done takes over, so that the last item decides.
+// Weights for the time of a grid, in units of a tile's products, to find the blocks of columns and parts of rows with
+// which `team` threads finish soonest. A panel that one more thread packs or reads costs PANEL: it comes from another
+// core's cache, or from memory. Cores differ: a virtual one may be up to four times as slow as its neighbour for a
+// while, and a thread that is done takes over, so that the last item decides.
 #define PANEL        3
 #define PANEL_SHARED 2
-#define ITEM         4   // what starting an item costs
-#define LAST_ITEM    1.5 // how many times longer than on the average core
+#define ITEM         4   // the cost of starting an item
+#define LAST_ITEM    1.5 // how many times longer it takes than on the average core
 static int64_t next_count(int64_t n) {
     return n + 1 + n / 4;
 }
@@ -135,7 +135,7 @@ static void search_grid(blocking *b, int64_t most_panels, int64_t team, int64_t 
         const int64_t n = ceil_div(n_panels, across), blocks = ceil_div(n_panels, n) * batches;
         for (int64_t m = 1; m <= m_panels; m = m < m_panels ? min64(m_panels, next_count(m)) : m + 1) {
             const int64_t items = ceil_div(m_panels, m) * blocks;
-            const int64_t packed = kept ? min64(items, team + blocks - 1) : items; // blocks of B, by all threads
+            const int64_t packed = kept ? min64(items, team + blocks - 1) : items; // blocks of B that all threads pack
             const double all = (double)(m_panels * n_panels * batches + ITEM * items) +
                                a_cost * (double)(m_panels * blocks) + b_cost * (double)(n * packed);
             const double last = team > 1 ? LAST_ITEM * ((double)(n * m) + b_cost * (double)n + a_cost * (double)m) : 0;
@@ -149,7 +149,8 @@ static void search_grid(blocking *b, int64_t most_panels, int64_t team, int64_t 
     }
 }
 
-// The same few products come again and again where a program has thousands of blocks of rows: their grids are kept.
+// Plans the grid. The same few products repeat where a program has thousands of blocks of rows, so their grids are
+// kept.
 static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t batches) {
     enum { KEPT = 8, KEY = 8 };
     static _Thread_local struct { int64_t key[KEY], nb, mb; } known[KEPT];
@@ -174,15 +175,15 @@ static void plan_grid(blocking *b, int64_t most_panels, int64_t team, int64_t ba
 }
 
 // An operand that would be packed SHARE_TIMES times or more is packed once before the first item, by all threads
-// together; the smaller one first, and the grid is then cut for the other. Fewer times do not pay: what is shared is
-// written where other cores have it in their caches, and read from there at least as slowly as the operand itself. Nor
-// does less than SHARE_GAIN elements of packing saved a thread, some microseconds of waiting for each other.
+// together; the smaller one first, and the grid is then chosen for the other. With fewer times sharing does not pay:
+// shared panels are in other cores' caches, and are read from there at least as slowly as the operand itself. Nor does
+// it pay below SHARE_GAIN elements of packing saved a thread, some microseconds of waiting for each other.
 #define SHARE_TIMES  4
 #define SHARE_GAIN   16384
 #define SHARED_BYTES ((size_t)14 << 20)
-#define SHARED_F32   ((size_t)64 << 20) // whose products take so long that what is shared may come from memory
+#define SHARED_F32   ((size_t)64 << 20) // with products that take so long that shared panels may come from memory
 
-// How often panels are packed, all of them taken together, where every thread packs what it multiplies.
+// Returns how often panels are packed, all of them taken together, where every thread packs what it multiplies.
 static double times_packed(const blocking *b, bool left, int64_t team, int64_t batches) {
     const int64_t blocks = b->across * batches, items = b->down * blocks;
     if (left)
@@ -211,14 +212,16 @@ static void plan_shared(blocking *b, const mz_microkernel *mk, const mz_matmul_p
     }
 }
 
-// Rows must be whole cache lines, and k whole steps: what lies after a row's end may be no number. Not where rows are
-// a multiple of 2 KiB apart: the same column of 32 rows then has room in two of L1's sets.
+// Returns whether rows are read without packing. Rows must be whole cache lines, and k whole steps, because what lies
+// after a row's end may not be finite. Rows a multiple of 2 KiB apart are packed: the same column of 32 rows would have
+// only two of L1's sets.
 static bool reads_rows(const mz_microkernel *mk, const mz_matmul_problem *p) {
     return mk->run_rows != NULL && p->a.gather == NULL && p->a.dtype == MEZZO_BF16 && p->a.k_stride == 1 &&
            p->k % mk->k_unit == 0 && p->a.i_stride * 2 % LINE == 0 && p->a.i_stride * 2 % 2048 != 0;
 }
 
-// kc and kp depend on k and on how the operands lie, never on threads: they decide the order of summation.
+// Plans blocks. kc and kp depend on k and on the operands' strides, never on threads, because they decide the order of
+// summation.
 static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p, int threads) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, ask_l2);
@@ -238,8 +241,8 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
     plan_grid(&b, most, threads, p->batches);
     plan_shared(&b, mk, p, most, threads);
     b.items = b.across * b.down * p->batches;
-    // Tiles' panels are long: one at a time, but where rows do not lie along k and one panel would use one line of a
-    // page.
+    // Tiles' panels are long, so one is packed at a time, unless rows do not lie along k and one panel would use one
+    // line of a page.
     const bool one = mk->kc >= PANEL_SHORT && p->a.k_stride == 1;
     b.a_group = one ? 1 : max64(1, min64(b.mb, (int64_t)(A_BYTES / b.a_panel)));
     b.epilogue = has_epilogue(&p->out);
@@ -256,9 +259,9 @@ static blocking plan_blocks(const mz_microkernel *mk, const mz_matmul_problem *p
 }
 
 // --- pieces of k ---------------------------------------------------------------------------------------------------
-// Where neither operand lies along k and k is long (a layer's gradient: every token of a batch), all of it does not fit
-// a core's cache, so that B's block would be packed again for every item. Pieces of k that do fit are products of their
-// own, into the workspace, and added in order: their number depends on the shape alone.
+// Divides long k into pieces where neither operand lies along k (a layer's gradient: every token of a batch): all of k
+// does not fit a core's cache, so that B's block would be packed again for every item. Pieces that fit are products of
+// their own, into the workspace, and added in order: their number depends on the shape alone.
 #define PIECES_BYTES (64 << 20)
 
 static int64_t pieces_of(const mz_microkernel *mk, const mz_matmul_problem *p) {
@@ -314,27 +317,27 @@ typedef struct worker {
     const mz_microkernel *mk;
     const mz_matmul_isa *isa;
     const blocking *b;
-    mz_matmul_operand a_op, b_op; // this batch's
+    mz_matmul_operand a_op, b_op; // of this batch
     mz_matmul_epilogue out;
     char *shared_a, *shared_b; // all panels: [batch][block of k][panel]
-    char *a_pack, *b_pack;     // this thread's, where they are not shared
-    const char *b_panels;      // the item's, of this block of k
-    float *sums;               // tiles: of the row of tiles under way, or of all of the item
-    int64_t packed; // which block of B is there: batch · across + block of columns; -1: none that can be used again
-    int64_t batch, i0, i1, j0, j1; // the item
+    char *a_pack, *b_pack;     // of this thread, where they are not shared
+    const char *b_panels;      // of the item, for this block of k
+    float *sums;               // tiles of the present row of tiles, or of the whole item
+    int64_t packed; // the packed block of B: batch · across + block of columns; -1: none that can be used again
+    int64_t batch, i0, i1, j0, j1; // of the item
 } worker;
 
-// Says where the loops over k are: the packed block.
+// Says where the loops over k are: the present packed block.
 typedef struct place {
     int64_t pk, nk, nk_padded;
-    bool first, last; // of k
+    bool first, last; // blocks of k
 } place;
 
 // --- packing -------------------------------------------------------------------------------------------------------
 typedef void pack_fn(mz_panel format, int width, void *dst, const mz_matmul_operand *src, int64_t i0, int ni,
                      int64_t k0, int64_t nk, int64_t k_padded);
 
-// An operand that lies in an image: copied first, into what stays in L1.
+// Packs an operand that lies in an image: it is copied first, into memory that stays in L1.
 static void pack_gathered(pack_fn *packs, mz_panel format, int width, char *dst, const mz_matmul_operand *src,
                           int64_t i0, int ni, int64_t k0, int64_t nk, int64_t k_padded) {
     char block[MZ_GATHER_WIDTH * MZ_GATHER_DEPTH * sizeof(float)] __attribute__((aligned(LINE)));
@@ -360,8 +363,7 @@ void mz_matmul_pack_b(mz_matmul_path path, void *panel, const mz_matmul_operand 
         packs(path.kernel->b_panel, path.kernel->nr, panel, b, j0, nj, 0, k, k);
 }
 
-// `depth` of k from k on of panels side by side, which hold as many of the operand's rows from `start` on as there are,
-// `count`.
+// Packs `depth` of k, from k on, of adjacent panels with at most `count` of the operand's rows from `start` on.
 static void pack_band(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
                       char *packed, int64_t k, int64_t depth) {
     const mz_matmul_operand *op = left ? &w->a_op : &w->b_op;
@@ -381,8 +383,8 @@ static void pack_band(const worker *w, const place *at, bool left, int64_t start
     }
 }
 
-// A panel whole, or where its rows do not lie along k in bands of a few of k across all the panels: one narrow panel
-// from top to bottom would touch a new page at every row or two.
+// Packs whole panels or, where rows do not lie along k, bands of a few of k across all panels: one narrow panel from
+// top to bottom would touch a new page at every row or two.
 static void pack(const worker *w, const place *at, bool left, int64_t start, int64_t count, int64_t panels,
                  char *packed) {
     const int64_t depth = (left ? w->a_op : w->b_op).k_stride == 1 ? at->nk_padded : band_depth(w->mk);
@@ -413,12 +415,12 @@ static void go_to_batch(worker *w, int64_t batch) {
     w->out.y = (char *)p->out.y + (size_t)(batch * p->y_step) * mezzo_dtype_size(p->out.y_dtype);
 }
 
-// Free threads pack a shared operand in chunks of some thousand elements. A store of a partial vector writes past its
-// row's end and the next row's store overwrites it, so one thread packs such a panel from top to bottom.
+// Chunks of some thousand elements in which free threads pack a shared operand. A store of a partial vector writes past
+// its row's end and the next row's store overwrites it, so one thread packs such a panel from top to bottom.
 typedef struct chunks {
-    int64_t panels, depth; // of one
-    int64_t across, down;  // of a packed block
-    int64_t all;           // of all
+    int64_t panels, depth; // of one chunk
+    int64_t across, down;  // chunks of a packed block
+    int64_t all;           // number of all chunks
 } chunks;
 
 static chunks chunks_of(const mz_matmul_problem *p, const mz_microkernel *mk, const blocking *b, bool left) {
@@ -446,15 +448,15 @@ static void pack_chunk(worker *w, bool left, const chunks *t, int64_t chunk) {
 }
 
 // --- products ------------------------------------------------------------------------------------------------------
-// A tile's sums, all of them added, on their way to y.
+// Finishes a tile whose sums are complete, on their way to y.
 static void finish_tile(const worker *w, const float *sums, int64_t row, int64_t column, int rows, int columns) {
     const mz_microkernel *mk = w->mk;
     if (!(columns == mk->nr && mk->finish != NULL && mk->finish(&w->out, sums, mk->nr, row, column, rows)))
         w->isa->epilogue(&w->out, sums, mk->nr, row, column, rows, columns);
 }
 
-// The epilogue of a tile reads from memory; a prefetch before the tile's products has the data there after them.
-// linear_dx with GELU's gradient takes a quarter less time (docs/dev/MATMUL.md).
+// Prefetches what the epilogue of a tile reads from memory, before the tile's products, so that it is in cache after
+// them (docs/dev/MATMUL.md).
 static void ask_for(const void *data, mezzo_dtype dtype, int64_t ld, int64_t i, int64_t j, int rows, int columns) {
     const size_t size = mezzo_dtype_size(dtype);
     const char *first = data;
@@ -469,7 +471,7 @@ static void ask_for_epilogue(const worker *w, int64_t i, int64_t j, int rows, in
     ask_for(e->residual, e->residual_dtype, e->ld, i, j, rows, columns);
 }
 
-// One call for the tile of rows from i and columns from j, with k from ks of the packed block on.
+// Multiplies the tile of rows from i and columns from j by one call, with k from ks of the packed block on.
 static void multiply_tile(const worker *w, const place *at, const char *a_panel, int64_t i, int64_t j, int64_t ks) {
     const mz_microkernel *mk = w->mk;
     const blocking *b = w->b;
@@ -502,7 +504,7 @@ static void multiply_tile(const worker *w, const place *at, const char *a_panel,
         finish_tile(w, sums, i, j, rows, columns);
 }
 
-// `rows` panels of A from row i on, packed at `a`, by `columns` panels of B from the j-th on.
+// Multiplies `rows` panels of A from row i on, packed at `a`, by `columns` panels of B from the j-th on.
 static void multiply_panels(const worker *w, const place *at, const char *a, int64_t i, int64_t rows, int64_t j,
                             int64_t columns) {
     const mz_microkernel *mk = w->mk;
@@ -512,8 +514,8 @@ static void multiply_panels(const worker *w, const place *at, const char *a, int
                 multiply_tile(w, at, a + (size_t)row * w->b->a_panel, i + row * mk->mr, w->j0 + column * mk->nr, ks);
 }
 
-// Rows of a few panels from i on: packed, but for those that are read as they lie. B's panels are packed as they are
-// met where `pack_b`, in bands of several where their rows do not lie along k.
+// Multiplies rows of a few panels from i on, which are packed unless they are read directly. With `pack_b` B's panels
+// are packed when they are needed, in bands of several where their rows do not lie along k.
 static void multiply_rows(const worker *w, const place *at, int64_t i, int64_t panels, bool pack_b) {
     const mz_microkernel *mk = w->mk;
     const int64_t columns = ceil_div(w->j1 - w->j0, mk->nr);
@@ -559,12 +561,12 @@ static void run_item(worker *w, int64_t item) {
     multiply_item(w, item / b->down);
 }
 
-// Every thread has a range of items, neighbours sharing B's block; one that is done helps the next ones.
+// Ranges of items, one for every thread, whose neighbours share B's block; a thread that is done helps the next ones.
 typedef struct ranges {
     int team;
     int64_t items;
-    _Alignas(LINE) atomic_llong chunks; // of packing, that are taken
-    _Alignas(LINE) atomic_llong packed; // that are done
+    _Alignas(LINE) atomic_llong chunks; // chunks of packing that are taken
+    _Alignas(LINE) atomic_llong packed; // chunks that are done
     struct {
         _Alignas(LINE) atomic_llong taken;
     } of[MAX_TEAM];
@@ -582,7 +584,7 @@ static int64_t take(ranges *r, int *whose, int *visited) {
     return -1;
 }
 
-#define SPINS 2000 // some 50 µs
+#define SPINS 2000 // about 50 µs
 static void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -591,7 +593,7 @@ static void relax(void) {
 #endif
 }
 
-// Returns when all of it is packed: a late thread finds nothing to do, and no thread waits for it.
+// Packs what is shared, and returns when all is packed: a late thread finds nothing to do, and no thread waits for it.
 static void pack_shared(worker *w, ranges *r) {
     const chunks a = chunks_of(w->p, w->mk, w->b, true), b = chunks_of(w->p, w->mk, w->b, false);
     int64_t chunk, mine = 0;
@@ -651,10 +653,10 @@ void mz_matmul_run(mz_matmul_path path, const mz_matmul_problem *problem, int th
 }
 
 // --- a few rows ----------------------------------------------------------------------------------------------------
-// A thread reads one stretch of the weights from end to end, and a thread that is done helps the next ones. A tile is
-// so small that no thread waits long for the last one.
+// For a few rows, a thread reads one stretch of the weights from end to end, and a thread that is done helps the next
+// ones. A tile is so small that no thread waits long for the last one.
 #define TILE_COLUMNS 16
-#define TILE_WEIGHTS (24 << 10) // bytes
+#define TILE_WEIGHTS (24 << 10) // bytes of a tile
 
 size_t mz_matmul_rows_workspace(const mz_matmul_problem *p) {
     return mz_align_up((size_t)(p->m * p->k) * sizeof(float), LINE);
@@ -671,7 +673,8 @@ static float float_at(const char *x, mezzo_dtype dtype, int64_t i) {
     return dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(half) : mezzo_f16_to_f32(half);
 }
 
-// A row of x as the kernel wants it beside BF16 weights, two of which a word has: those of even place first.
+// Arranges a row of x as the kernel needs it with BF16 weights, two of which are in a word: numbers at even places
+// first.
 static void arrange_row(const char *x, mezzo_dtype dtype, int64_t k, float *to) {
     const int64_t pairs = dtype == MEZZO_BF16 ? k / 2 : 0, even = k - k / 2;
 #pragma omp simd

@@ -15,7 +15,8 @@ static mz_matmul_operand operand(const mz_tensor *t, mezzo_dtype compute, int64_
                                .k_stride = transposed ? columns : 1};
 }
 
-// While memory is planned no tensor has an address, and the workspace depends on which of them there are.
+// Returns a tensor's address, or a placeholder while memory is planned, when no tensor has an address and the workspace
+// depends on which are present.
 static void *address_of(const mz_tensor *t) {
     static char later;
     return t->data != NULL ? t->data : &later;
@@ -98,7 +99,8 @@ static mz_matmul_problem problem_of(const mz_call *call) {
     }
 }
 
-// Threads for a product: one where the work is less than waking the others. Rate: about 32 multiply-adds a nanosecond.
+// Returns the threads for a product: one where the work costs less than waking the others. Rate: about 32 multiply-adds
+// a nanosecond.
 static int threads_for(const mezzo_device *device, const mz_matmul_problem *p) {
     return mz_cpu_threads(device, (double)p->m * (double)p->n * (double)p->k * (double)p->batches / 32);
 }
@@ -129,7 +131,8 @@ static const char *refuse_formats(const mz_call *call) {
     return NULL;
 }
 
-// Operands that are stored in more bits than TF32 has are multiplied as they are: more exact than asked.
+// Refuses other compute formats than FP32 and TF32. Under TF32, operands with more bits are multiplied unrounded, which
+// is more exact than asked.
 static const char *refuse_f32(const mz_call *call) {
     const char *reason = refuse_formats(call);
     if (reason == NULL && !is_stored_float(call->numerics.compute) && call->numerics.compute != MEZZO_TF32)
@@ -177,7 +180,7 @@ static void make_bias_gradient(mz_matmul_path path, const mezzo_device *device, 
                           mz_cpu_threads(device, (double)(rows * n) / 8));
 }
 
-// Runs one product a group of channels.
+// Runs one product for each group of channels.
 static mezzo_status run_conv(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {
     for (int group = 0; group < call->attrs.groups; group++) {
         mz_matmul_gather gathers[2];
@@ -216,7 +219,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
 }
 
 // --- paths ---------------------------------------------------------------------------------------------------------
-// A path is a microkernel with the instruction set that packs for it; its kernels differ in name only.
+// Defines a path: a microkernel with the instruction set that packs for it. Its kernels differ only in name.
 #define PATH(path, microkernel, isa_of, can, why_not)                                                                  \
     static const mz_matmul_path path##_path = {&microkernel, &isa_of};                                                 \
     static const char *path##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                   \
@@ -239,7 +242,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
         KERNEL(conv2d_dw, path, suffix),                                                                               \
     };
 
-// Direct convolution by a path's arithmetic.
+// Defines direct convolution by a path's arithmetic.
 #define DIRECT(path, can, why_not, suffix)                                                                             \
     static const char *path##_direct_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {            \
         const char *reason = why_not(device);                                                                          \
@@ -258,7 +261,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
                                               {"conv2d_dx_direct" suffix, path##_direct_prepare, path##_direct_run},   \
                                               {"conv2d_dw_direct" suffix, path##_direct_prepare, path##_direct_run}};
 
-// Serves a few rows of a linear layer: the same arithmetic, FP32 on values as they are stored, for every precision.
+// Prepares a few rows of a linear layer: the same arithmetic, FP32 on stored values, for every precision.
 static const char *prepare_rows(const mz_call *call, mz_prepared *out) {
     const char *reason = refuse_formats(call);
     if (reason != NULL)
@@ -273,7 +276,7 @@ static const char *prepare_rows(const mz_call *call, mz_prepared *out) {
     return NULL;
 }
 
-// 2 bytes a weight at 16 a nanosecond, from memory.
+// Runs them, at 2 bytes a weight and 16 bytes a nanosecond from memory.
 static mezzo_status rows_run(const mz_matmul_isa *isa, const mezzo_device *device, const mz_call *call) {
     mz_matmul_problem p = linear_problem(call);
     mz_matmul_rows_run(isa, &p, mz_cpu_threads(device, (double)p.n * (double)p.k / 8), call->workspace);
@@ -377,7 +380,7 @@ PATH(bf16_dot, mz_microkernel_neonbf16, mz_matmul_isa__neon, refuse_bf16, needs_
 KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 #endif
 
-// Best first; each path's prepare() says whether this device may run it.
+// The best kernels come first; each path's prepare() says whether this device may run it.
 #if defined(__x86_64__)
 #define PRODUCTS(op)                                                                                                   \
     &amx_kernels[op], &amx_f16_kernels[op], &amx_tf32_kernels[op], &bf16_dot_kernels[op], &avx512_kernels[op],         \

@@ -5,7 +5,7 @@
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
 
-// Work is cut into chunks of one matrix, so that no number of threads changes a sum.
+// Work is divided into chunks within one matrix, so that the number of threads changes no sum.
 enum { CHUNK = 4096 };
 
 static float load(const mz_tensor *t, int64_t i) {
@@ -119,7 +119,7 @@ static const char *scale_rows_prepare(mezzo_device *device, const mz_call *call,
                : "reads and writes fp32";
 }
 
-// The factor of each row of a matrix, in place of the row's sum of squares. v: as it is to be kept.
+// Computes the factor of each row of a matrix, in place of the row's sum of squares. v: as it is kept.
 static void factors_of_rows(const mz_attrs *attrs, float *v, double *sums, int64_t rows) {
     const double beta = (double)attrs->coefficients[0], columns = (double)attrs->coefficients[1];
     double all = 0;

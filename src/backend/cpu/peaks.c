@@ -1,4 +1,4 @@
-// Measures what this machine's cores do at best, for comparison with every kernel's timing.
+// Measures the limits of this machine's cores, for comparison with every kernel's timing.
 #include "backend/cpu/cpu.h"
 
 #include <omp.h>
@@ -6,17 +6,16 @@
 #include "backend/cpu/kernels/probe.h"
 
 enum { TRIALS = 5, FMA_ROUNDS = 400000, AMX_ROUNDS = 100000 };
-static const size_t COPIED =
-    (size_t)256 << 20; // bytes: more than any last-level cache keeps of them between two passes
+static const size_t COPIED = (size_t)256 << 20; // bytes: more than a last-level cache keeps between two passes
 
-typedef double rate_fn(int rounds); // multiply-adds a second of one core
+typedef double rate_fn(int rounds); // returns multiply-adds a second of one core
 typedef void copy_fn(void *dst, const void *src, size_t bytes);
 
 static void plain_copy(void *dst, const void *src, size_t bytes) {
     memcpy(dst, src, bytes);
 }
 
-// All threads at once, as they share clocks and power: FLOP/s.
+// Measures all threads at once, because they share clocks and power: FLOP/s.
 static double arithmetic_peak(rate_fn *probe, int rounds, int threads) {
     double best = 0;
     for (int trial = 0; trial < TRIALS; trial++) {
@@ -30,7 +29,7 @@ static double arithmetic_peak(rate_fn *probe, int rounds, int threads) {
 
 static double copy_peak(copy_fn *copy, char *dst, const char *src, int threads) {
     double best = 0;
-    for (int trial = 0; trial <= TRIALS; trial++) { // the first touches the pages
+    for (int trial = 0; trial <= TRIALS; trial++) { // the first trial touches the pages
         double start = mz_seconds();
 #pragma omp parallel num_threads(threads)
         {
@@ -66,7 +65,7 @@ mezzo_status mz_cpu_peaks(mezzo_device *device, mz_peaks *out) {
         low = arithmetic_peak(mz_probe_amx, AMX_ROUNDS, device->threads);
 #endif
     out->flops[MEZZO_F32] = fp32;
-    // TF32 and FP16 products are made of BF16 ones on the tiles: their peak is that of the tiles too.
+    // TF32 and FP16 products consist of BF16 ones on the tiles, so their peak is that of the tiles, too.
     out->flops[MEZZO_BF16] = out->flops[MEZZO_F16] = out->flops[MEZZO_TF32] = low > fp32 ? low : fp32;
 #if defined(__x86_64__) || defined(__aarch64__)
     if (isa->bf16_dot && isa->level < MZ_LEVEL_AMX) {

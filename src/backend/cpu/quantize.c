@@ -1,4 +1,4 @@
-// Rounds to 8 bits with scales, in both layouts. An activation in front is its own kernel's, whose result lies in the
+// Rounds to 8 bits with scales, in both layouts. The kernel of a preceding activation writes its result to the
 // workspace.
 #include <math.h>
 
@@ -13,7 +13,7 @@ static float load(const mz_tensor *t, int64_t i) {
     return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
 }
 
-// Returns the largest magnitude; infinity after a NaN. A maximum does not depend on the order.
+// Returns the largest magnitude; infinity where a number is NaN. A maximum does not depend on the order.
 static float amax_of(const mezzo_device *device, const mz_tensor *x, int64_t n) {
     float amax = 0;
 #pragma omp parallel for schedule(static) reduction(max : amax) num_threads(mz_cpu_threads(device, (double)n))
@@ -27,7 +27,7 @@ static float amax_of(const mezzo_device *device, const mz_tensor *x, int64_t n) 
 
 typedef struct format {
     int fraction, bias;
-    uint32_t overflow, largest; // codes
+    uint32_t overflow, largest; // their bits
 } format;
 
 // Rounds to nearest even in integers, and below the least normal number by an FP32 addition at 2^(smallest + 23).
@@ -57,7 +57,7 @@ static bool has_derivative(const mz_call *call) {
 }
 
 // --- the activation in front -----------------------------------------------------------------------------------------
-// The call of the activation alone, or of the derivative; its result is the workspace's beginning.
+// Returns the call of the activation alone, or of the derivative; its result is at the beginning of the workspace.
 static mz_call act_call(const mz_call *call, bool derivative) {
     mz_call part = {.op = mz_act_op(call->attrs.act, derivative),
                     .numerics = call->numerics,
@@ -71,7 +71,7 @@ static mz_call act_call(const mz_call *call, bool derivative) {
         part.out[i].shape.rank = -1;
     for (int i = 0; i < part.n_in; i++)
         part.in[i] = call->in[i];
-    if (!derivative && has_derivative(call)) // `act_out`
+    if (!derivative && has_derivative(call)) // for `act_out`
         part.in[0] = *mz_in(call, quantize, preact);
     part.out[0] = (mz_tensor){
         .data = call->workspace,
@@ -80,7 +80,7 @@ static mz_call act_call(const mz_call *call, bool derivative) {
     return part;
 }
 
-// In front stands the activation, or its derivative and for `act_out` the activation.
+// The calls before the rounding: the activation, or its derivative and for `act_out` the activation.
 enum { FRONTS = 2 };
 
 static void release(void *state) {
@@ -106,7 +106,7 @@ static const char *prepare_act(mezzo_device *device, const mz_call *call, mz_pre
         if (inner[derivative].workspace > 0)
             return "the activation in front needs a workspace";
     }
-    const mz_call part = act_call(call, has_derivative(call)); // what `act_out` is of is no larger
+    const mz_call part = act_call(call, has_derivative(call)); // the tensor for `act_out` is no larger
     out->workspace = mz_align_up(mz_tensor_bytes_stored(&part.out[0]), 64);
     return NULL;
 }
@@ -159,7 +159,7 @@ static const format *format_of(mezzo_dtype dtype) {
     return &formats[dtype == MEZZO_F8E5M2];
 }
 
-// Zeros after each column of transposed codes.
+// Writes zeros after each column of transposed data.
 static void clear_ends(const mz_tensor *y, int64_t rows, int64_t columns) {
     const int64_t pitch = mz_columnwise_pitch(rows);
     for (int64_t c = 0; y->columnwise && pitch > rows && c < columns; c++)
@@ -184,7 +184,7 @@ static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *
     return inner->kernel->run(device, act);
 }
 
-// Writes one block or tile: its scale, and its codes.
+// Writes one block or tile: its scale, and its data.
 static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, int64_t row, int64_t row_end,
                         int64_t column, int64_t column_end) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
@@ -206,7 +206,7 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Blocks along a row, or a column where y is columnwise, or tiles of both.
+// Writes blocks along a row, or a column where y is columnwise, or square tiles.
 static void write_blocks(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float *scales) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
     int64_t down, across;

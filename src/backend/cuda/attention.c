@@ -1,5 +1,5 @@
-// Runs attention by this backend's own kernels: tensor cores where the operands are 16 bits wide, FP32 arithmetic for
-// everything else. cuDNN's is in attention_cudnn.c.
+// Runs attention by this backend's own kernels: tensor cores where the operands have 16 bits, FP32 arithmetic
+// otherwise. attention_cudnn.c runs cuDNN's.
 #include <math.h>
 
 #include "backend/cuda/attention.h"
@@ -58,7 +58,7 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
     if (!mz_cuda_float(q))
         return "storage must be FP32, BF16 or FP16";
     const int positions = backward ? MZ_IN(attention_bwd, positions) : MZ_IN(attention, positions);
-    for (int i = 0; i < positions; i++) // backward's lse is FP32 always
+    for (int i = 0; i < positions; i++) // backward's lse is always FP32
         if (mz_present(&call->in[i]) && call->in[i].dtype != (backward && i == 5 ? MEZZO_F32 : q->dtype))
             return "q, k, v, y and dy must be stored alike";
     if (mz_present(&call->in[positions]) && call->in[positions].dtype != MEZZO_I32)
@@ -148,8 +148,8 @@ const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_prepare, mm
 const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_prepare, mma_bwd_run};
 
 // --- Hopper's warpgroup instructions -------------------------------------------------------------------------------
-// A block that owns the first keys has the most queries to see: where few heads of keys have many heads of queries,
-// blocks with a part of those each keep all multiprocessors busy.
+// Returns into how many parts the queries of a block are divided. A block of the first keys has the most queries: where
+// few heads of keys serve many heads of queries, dividing them keeps all multiprocessors busy.
 static int wgmma_parts(const mz_cu_attention *a) {
     const int group = a->heads / a->kv_heads;
     const int64_t blocks = (int64_t)a->batch * a->kv_heads * ((a->length + 127) / 128);
@@ -159,7 +159,7 @@ static int wgmma_parts(const mz_cu_attention *a) {
     return parts;
 }
 
-// Workspace: log-sum-exp and Δ of each row, up to whole tiles of 64, and FP32 sums of parts.
+// Returns the workspace: log-sum-exp and Δ of each row, up to whole tiles of 64, and FP32 sums of parts.
 static size_t wgmma_row_bytes(const mz_cu_attention *a) {
     return (size_t)a->batch * (size_t)a->heads * mz_align_up((size_t)a->length, 64) * 2 * sizeof(float);
 }
@@ -189,8 +189,8 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// It is the fastest kernel for heads of 40 to 64 (docs/dev/ATTENTION.md). It multiplies others as if they had 64 or
-// 128, which pays for long sequences only.
+// Prepares the fastest kernel for heads of 40 to 64 (docs/dev/ATTENTION.md). It multiplies other heads as if they had
+// 64 or 128 elements, which pays only for long sequences.
 static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const char *refusal = wgmma_bwd_any_prepare(device, call, out);
     if (refusal != NULL)

@@ -1,7 +1,7 @@
-// Runs attention by cuDNN, whose kernels use what Hopper has beyond mma.sync. It is asked for a graph of plain
-// operations (product, scale, where it is causal a mask by generated indices, softmax with its statistics, product),
-// which its engines know as attention and run as one kernel. Where the library is missing or its version makes no plan,
-// the own kernels serve.
+// Runs attention by cuDNN, whose kernels use Hopper's instructions beyond mma.sync. Its engines recognize attention in
+// a graph of plain operations (product, scale, for causal attention a mask by generated indices, softmax with its
+// statistics, product) and run it as one kernel. Where the library is missing or its version makes no plan, this
+// backend's own kernels serve.
 #include <float.h>
 
 #include "backend/cuda/attention.h"
@@ -9,7 +9,7 @@
 
 #ifdef MZ_CUDA_HAS_CUDNN
 
-// Holds what a plan is for; compared byte by byte.
+// Holds the key of a plan; compared byte by byte.
 typedef struct shape {
     mz_op op;
     int dtype, batch, length, keys, heads, kv_heads, width, packed, with_lse, causal;
@@ -36,7 +36,7 @@ typedef struct sizes {
     cudnnDataType_t dtype;
     extent rows, keys, transposed;          // [B, H, T, D], [B, Hkv, T', D], [B, Hkv, D, T']
     extent q_stride, y_stride;              // of rows
-    extent kv_stride, kv_transposed_stride; // of keys, of turned
+    extent kv_stride, kv_transposed_stride; // of keys, of transposed keys
     extent scores, column;                  // [B, H, T, T'], [B, H, T, 1]
 } sizes;
 
@@ -57,7 +57,7 @@ static sizes sizes_of(const shape *s) {
     return z;
 }
 
-// x where key <= query, else `masked`.
+// Returns x where key <= query, else `masked`.
 static node causal(mz_cudnn_graph *g, node x, extent scores, node masked) {
     node row = between(g, CUDNN_DATA_INT32, scores), column = between(g, CUDNN_DATA_INT32, scores);
     node seen = between(g, CUDNN_DATA_BOOLEAN, scores), out = between(g, CUDNN_DATA_FLOAT, scores);
@@ -83,7 +83,8 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     x = apply(g, CUDNN_POINTWISE_SUB, x, max, z.scores);
     x = apply(g, CUDNN_POINTWISE_EXP, x, NULL, z.scores);
     mz_cudnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, x, sum);
-    // Always there: the engines know no attention without statistics. Where no call needs them they have no memory.
+    // The graph always has this output, because the engines have no attention without statistics. Where no call needs
+    // them, they have no memory.
     node log = apply(g, CUDNN_POINTWISE_LOG, sum, NULL, z.column);
     extent packed = mz_cudnn_dense(z.column);
     node lse = s->with_lse ? mz_cudnn_stored(g, LSE, CUDNN_DATA_FLOAT, z.column, packed)
@@ -94,7 +95,7 @@ static void forward_graph(mz_cudnn_graph *g, const shape *s) {
     mz_cudnn_matmul(g, p, v, mz_cudnn_stored(g, Y, z.dtype, z.rows, z.y_stride));
 }
 
-// Returns a [B, H, T, T'] value rounded to `dtype` and seen transposed.
+// Returns a [B, H, T, T'] value rounded to `dtype` and read transposed.
 static node transposed(mz_cudnn_graph *g, node x, cudnnDataType_t dtype, extent scores) {
     extent stride = mz_cudnn_dense(scores), transposed = {{stride.n[0], stride.n[1], stride.n[3], stride.n[2]}};
     extent size = {{scores.n[0], scores.n[1], scores.n[3], scores.n[2]}};
@@ -103,8 +104,8 @@ static node transposed(mz_cudnn_graph *g, node x, cudnnDataType_t dtype, extent 
     return out;
 }
 
-// dq straight from its product, with no FP32 copy that blocks would add to in any order: that asks for the
-// deterministic kernel.
+// Builds backward, with dq directly from its product and without an FP32 copy to which blocks would add in any order:
+// this requests the deterministic kernel.
 static void backward_graph(mz_cudnn_graph *g, const shape *s) {
     sizes z = sizes_of(s);
     node q = mz_cudnn_stored(g, Q, z.dtype, z.rows, z.q_stride);
@@ -166,13 +167,14 @@ static shape shape_of(const mz_cu_attention *a, const mz_call *call) {
                    .causal = a->causal};
 }
 
-// Sums in a fixed order need dS written out, 16 bits an element, and read again for dq; tiles are 64 by 64.
+// Returns the bytes of dS, which sums in a fixed order need in memory, 16 bits for each element, and read again for dq;
+// tiles are 64 by 64.
 static size_t scores_bytes(const mz_cu_attention *a) {
     size_t length = mz_align_up((size_t)a->length, 64), keys = mz_align_up((size_t)a->keys, 64);
     return 2 * length * keys * (size_t)a->heads * (size_t)a->batch;
 }
 
-// Backward's own buffer, Δ, lies before cuDNN's workspace.
+// Returns the bytes of backward's own buffer, Δ, which precedes cuDNN's workspace.
 static size_t delta_bytes(const mz_call *call) {
     return call->op == MZ_OP_attention_bwd
                ? mz_align_up((size_t)mz_shape_count(&mz_in(call, attention_bwd, lse)->shape) * sizeof(float), 256)
@@ -180,11 +182,11 @@ static size_t delta_bytes(const mz_call *call) {
 }
 
 static const char *refuse_backward(const mz_cuda_device *cuda, const struct mz_cudnn *cudnn, const mz_cu_attention *a) {
-    // Up to 9.15, keys past the end of a last, partial tile of 128 count in its gradients.
+    // In versions up to 9.15, keys past the end of a last, partial tile of 128 enter its gradients.
     if (mz_cudnn_version(cudnn) <= 91500 && (a->length % 128 != 0 || a->keys % 128 != 0))
         return "before cuDNN 9.15.1 lengths must be multiples of 128";
-    // The sum over the heads that share a key is one of 16-bit parts, each rounded: more than the op's bound. With FP32
-    // parts the graph is accepted too, and its dk and dv are wrong (9.14 and 9.19).
+    // The sum over the heads that share a key is a sum of 16-bit parts, each rounded, which exceeds the op's bound. A
+    // graph with FP32 parts is accepted, too, but its dk and dv are wrong (9.14 and 9.19).
     if (a->heads != a->kv_heads)
         return "cuDNN rounds the gradients of shared keys once more than it may";
     if (scores_bytes(a) > cuda->memory / 64)
@@ -194,7 +196,7 @@ static const char *refuse_backward(const mz_cuda_device *cuda, const struct mz_c
 
 typedef struct state {
     const mz_cudnn_plan *plan;
-    float scale, masked, one; // a run points to them
+    float scale, masked, one; // a run points to these
 } state;
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -231,11 +233,11 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     return plan->refusal;
 }
 
-// cuDNN is faster than the kernels of this folder from 256 positions on, if every multiprocessor has a block of 64
-// queries (docs/dev/ATTENTION.md).
+// Prepares cuDNN where it is faster than the kernels of this folder: from 256 positions on, if every multiprocessor has
+// a block of 64 queries (docs/dev/ATTENTION.md).
 static const char *prepare_faster(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *q = &call->in[call->op == MZ_OP_attention_bwd ? 1 : 0];
-    if (!call->attrs.causal) // the own kernel that serves this has no tensor cores
+    if (!call->attrs.causal) // our own kernel for this uses no tensor cores
         return prepare(device, call, out);
     int64_t length = q->shape.dim[1], blocks = q->shape.dim[0] * call->attrs.heads * ((length + 63) / 64);
     if (length < 256 || blocks < mz_cuda(device)->sms)
@@ -282,7 +284,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) { // never pr
 
 #endif
 
-// Listed twice: before the own kernels where it is faster, and after them for any shape, so that tests reach it.
+// cuDNN is listed twice: before our own kernels where it is faster, and after them for any shape, so that tests reach
+// it.
 const mz_kernel mz_cuda_attention_cudnn = {"attention_16bit__cudnn", prepare_faster, run};
 const mz_kernel mz_cuda_attention_cudnn_bwd = {"attention_bwd_16bit__cudnn", prepare_faster, run};
 const mz_kernel mz_cuda_attention_cudnn_any = {"attention_16bit__cudnn_any", prepare, run};

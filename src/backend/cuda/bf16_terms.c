@@ -1,15 +1,15 @@
-// Runs linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and an
+// Runs linear, linear_dx and linear_dw in FP32 on tensor cores: each operand is split into three BF16 numbers, and our
 // own kernel adds up their products with FP32's own rounding (kernels/promoted.cu). The omitted terms x1·y2 + x2·y1 +
-// x2·y2 are at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32, which the ops' bounds have for each term of a sum
+// x2·y2 are at most 1.002·2⁻²⁴ of |x·y|, a rounding of FP32, which the ops' bounds include for each term of a sum
 // (docs/dev/NUMERICS.md).
 #include "backend/cuda/storage.h"
 
 enum { LEAST = 64, ALIGN = 256, ROUND = 256, USES = 300, PARTS = 3 };
-#define MOST  ((int64_t)1 << 30) // bytes of the parts of the operand that has the rows; more rows go in turns
-#define WORTH (1 << 28)          // multiplications: 10 µs without tensor cores
+#define MOST  ((int64_t)1 << 30) // most bytes of the parts of the operand that has the rows; more rows are divided
+#define WORTH (1 << 28)          // least multiplications: these take 10 µs without tensor cores
 
 typedef struct plan {
-    int64_t rows, turn; // in all, at once
+    int64_t rows, turn; // all rows, and those of one part
     int64_t width[2];   // of the operands' rows
     size_t bytes[2];    // of the operands' parts
 } plan;
@@ -62,18 +62,18 @@ static const char *make_plan(mezzo_device *device, const mz_call *call, plan *p)
     return NULL;
 }
 
-// Element `from · width` of an operand or a result that may be absent.
+// Returns the address of element `from · width` of an operand or a result that may be absent.
 static float *row_of(const mz_tensor *t, int64_t from, int64_t width) {
     return mz_present(t) && t->data != NULL ? (float *)t->data + from * width : NULL;
 }
 
-// A linear's product is its result, the residual added; else an own kernel makes the result from the product, which is
-// in the result's memory, or in preact's where that is asked for.
+// Returns whether the product with the residual is the linear's result; else our own kernel makes the result from the
+// product, which is in the result's memory, or in preact's where that is requested.
 static bool whole(const mz_call *call) {
     return call->attrs.act == MZ_ACT_NONE && !mz_present(&call->out[1]);
 }
 
-// The product of `rows` rows from `from` on, whose parts are in the workspace, with its sum divided.
+// Describes the product of `rows` rows from `from` on, whose parts are in the workspace, with its sum divided.
 static mz_cu_promoted product_of(const mz_cuda_device *cuda, const mz_call *call, const plan *p, int64_t from,
                                  int64_t rows) {
     bool dw = call->op == MZ_OP_linear_dw, forward = call->op == MZ_OP_linear;
@@ -127,7 +127,7 @@ static mezzo_status split(mz_cuda_device *cuda, const plan *p, const mz_tensor *
     return MEZZO_OK;
 }
 
-// Runs what follows the product of some rows: the activation and what is added to it, or its derivative.
+// Runs the work after the product of some rows: the activation and additions, or its derivative.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const mz_cu_promoted *g, int64_t from) {
     const mz_tensor *x = &call->out[0];
     float *out = row_of(x, from, g->cols);

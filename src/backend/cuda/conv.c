@@ -6,7 +6,8 @@
 enum { ALIGN = 256 };
 
 // --- windows side by side: a product over them ---------------------------------------------------------------------
-// A window of 1 x 1 is a pixel. Of larger ones the image is copied window by window first, or dx from there.
+// Runs a convolution as a product over windows side by side. A window of 1 x 1 is a pixel. With larger windows the
+// image is first copied window by window, or dx is made from such a copy.
 typedef struct product {
     mz_prepared product, permute; // permute.kernel NULL: windows of 1 x 1
     size_t at_rest;               // after the copy
@@ -20,7 +21,7 @@ static const mz_tensor *weight_of(const mz_call *call) {
     return call->op == MZ_OP_conv2d_dw ? &call->out[0] : &call->in[1];
 }
 
-// x of a convolution, or its gradient.
+// Returns x of a convolution, or its gradient.
 static mz_tensor *image_in(mz_call *call) {
     return call->op == MZ_OP_conv2d ? &call->in[0] : call->op == MZ_OP_conv2d_dx ? &call->out[0] : &call->in[1];
 }
@@ -193,14 +194,14 @@ static mezzo_status run_widened(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel mz_cuda_conv2d_widened = {"conv2d_widened__cudnn", prepare_widened, run_widened};
 
-// --- dx of a stride, FP32: a product over dy's pixels, of which each pixel of x gathers its taps
-// ------------------ cuDNN has no deterministic engine for it without tensor cores. Some images at a time: a product is
-// r·s times as large as dx is.
+// --- dx of a stride in FP32 -----------------------------------------------------------------------------------------
+// cuDNN has no deterministic engine for this dx without tensor cores. So a product over dy's pixels makes taps, of
+// which each pixel of x gathers its own, for some images at a time: a product is r·s times as large as dx.
 #define MOST_TAPS ((int64_t)128 << 20) // bytes of a product; an image is never divided
 
 typedef struct strided {
     mz_prepared product;
-    mz_cu_conv conv; // of the images of one turn
+    mz_cu_conv conv; // for the images of one part
     int64_t turns;
     size_t at_rest; // after the taps
 } strided;
@@ -285,8 +286,8 @@ const mz_kernel mz_cuda_conv2d_dx_strided = {"conv2d_dx_strided__product", prepa
 
 #ifdef MZ_CUDA_HAS_CUDNN
 
-// --- graphs --------------------------------------------------------------------------------------------------------
-// Holds what a plan is for; compared byte by byte: zero it first.
+// Holds the key of a plan; it is compared byte by byte, so zero it first.
+// Holds the key of a plan; it is compared byte by byte, so zero it first.
 typedef struct shape {
     int64_t b, h, w, c, n, r, s, depth, p, q; // as mz_cu_conv's
     int64_t stride, before, after;
@@ -331,7 +332,7 @@ static cudnnBackendDescriptor_t window(mz_cudnn_graph *g, const shape *s) {
     return d;
 }
 
-// The attributes' names of each of the three.
+// Holds the attributes' names of each of the three.
 typedef struct names {
     cudnnBackendDescriptorType_t operation;
     cudnnBackendAttributeName_t alpha, beta, window, x, w, y;
@@ -376,8 +377,8 @@ static void convolve(mz_cudnn_graph *g, const shape *s, mz_cudnn_tensor x, mz_cu
     mz_cudnn_operation(g, d, "a convolution");
 }
 
-// The result is the third of the tensors; with a bias, or where it is in another format than the operands, it leaves
-// the sum in FP32 and an element-wise operation writes it.
+// Builds the graph. The result is the third of the tensors; with a bias, or where it has another format than the
+// operands, the product leaves the sum in FP32 and an element-wise operation writes it.
 static void build(mz_cudnn_graph *g, const void *key) {
     const shape *s = key;
     const image x = image_of(s->b, s->h, s->w, s->c), w = image_of(s->n, s->r, s->s, s->depth),
@@ -444,8 +445,9 @@ static void measures(const mz_call *call, shape *s) {
     s->op = (int32_t)call->op;
 }
 
-// 16-bit operands give results in their own format. For an FP32 one they are widened and multiplied as TF32, which
-// holds them exactly; `compiled` asks for an engine that writes FP32 instead, which cuDNN compiles at run time.
+// Chooses formats. Operands of 16 bits give results in their own format. For an FP32 result they are widened and
+// multiplied as TF32, which represents them exactly; `compiled` requests an engine that writes FP32 instead, which
+// cuDNN compiles at run time.
 static const char *formats(const mz_cuda_device *cuda, const mz_call *call, bool compiled, route *r) {
     const mz_tensor *bias = bias_of(call);
     const int operand = mz_cuda_operand_dtype(cuda, call, 0, 1), out = (int)call->out[0].dtype;
@@ -562,7 +564,7 @@ static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool conve
     return MEZZO_OK;
 }
 
-// Copies what cuDNN left in the workspace to where it belongs.
+// Copies cuDNN's result from the workspace to the output.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const route *r, void *result) {
     const mz_tensor *out = &call->out[0];
     const int64_t n = mz_shape_count(&out->shape);
@@ -600,7 +602,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// Compiling takes a second or so for each shape.
+// Prepares an engine that cuDNN compiles, which takes about a second for each shape.
 static const char *prepare_compiled(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *dy = mz_in(call, conv2d_dw, dy);
     const double products = (double)mz_shape_count(&dy->shape) *

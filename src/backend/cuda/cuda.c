@@ -1,5 +1,5 @@
-// Opens the cuda device and its memory. cudart is linked in and looks for the driver when it is first called, so all of
-// this starts on a machine without one and says so.
+// Opens the cuda device and its memory. cudart is linked in and searches for the driver at its first call, so this file
+// also runs on a machine without a driver, and reports that.
 #include <stdlib.h>
 
 #include "backend/cuda/cudnn.h"
@@ -58,8 +58,8 @@ static void cuda_close(mezzo_device *device) {
     mz_free(cuda);
 }
 
-// MEZZO_CUDA_FP32: how FP32 is multiplied. parts (the default): on tensor cores where that pays, three BF16 parts a
-// number (docs/dev/NUMERICS.md); fma: by FP32's own instructions everywhere.
+// Reads MEZZO_CUDA_FP32, which says how FP32 is multiplied. parts (the default): on tensor cores where that pays, as
+// three BF16 parts of each number (docs/dev/NUMERICS.md); fma: by FP32's own instructions everywhere.
 static mezzo_status read_fp32(mz_cuda_device *cuda) {
     const char *how = getenv("MEZZO_CUDA_FP32");
     cuda->fp32_by_fma = how != NULL && strcmp(how, "fma") == 0;
@@ -68,9 +68,9 @@ static mezzo_status read_fp32(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
-// MEZZO_CUDA_PLANS: which of the libraries' plans with the same bits a product takes, by its time. Timing may choose
-// any of them, so a run with `slowest`, or with `first`, which measures nothing, has the bits of one with `fastest`,
-// the default.
+// Reads MEZZO_CUDA_PLANS, which says which of the libraries' plans with equal bits a product takes, by its time. Timing
+// may choose any of them, so a run with `slowest`, or with `first`, which measures nothing, has the bits of one with
+// `fastest`, the default.
 static mezzo_status read_plans(mz_cuda_device *cuda) {
     const char *which = getenv("MEZZO_CUDA_PLANS");
     cuda->slowest = which != NULL && strcmp(which, "slowest") == 0;
@@ -80,8 +80,8 @@ static mezzo_status read_plans(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
-// MEZZO_CUDA_WIDE_HEADS: which kernels serve attention's backward for heads of more than 64: the libraries' and mma
-// (the default), or wgmma's, whose runs have not been shown to have the same bits every time.
+// Reads MEZZO_CUDA_WIDE_HEADS, which says which kernels serve attention's backward for heads of more than 64: the
+// libraries' and mma (the default), or wgmma's, whose runs have not been shown to have equal bits every time.
 static mezzo_status read_wide_heads(mz_cuda_device *cuda) {
     const char *which = getenv("MEZZO_CUDA_WIDE_HEADS");
     cuda->wide_heads = which != NULL && strcmp(which, "wgmma") == 0;
@@ -90,8 +90,8 @@ static mezzo_status read_wide_heads(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
-// Products read and write vectors of 8 elements and are much slower on other rows. A vocabulary is the greatest of
-// axes, and whole tiles cost little there.
+// Products read and write vectors of 8 elements and are much slower on other rows. The vocabulary is the largest of
+// axes, so padding it to whole tiles costs little.
 static const mz_storage_policy storage_policy = {.multiple = {[MZ_AXIS_VOCABULARY] = 8,
                                                               [MZ_AXIS_HEAD] = 8,
                                                               [MZ_AXIS_WIDTH] = 8,
@@ -163,8 +163,8 @@ static mezzo_status cuda_describe(mezzo_device *device, mezzo_device_info *out) 
                  serial);
     if (!cuda->capturing && cudaMemGetInfo(&out->memory_free, &total) != cudaSuccess)
         out->memory_free = 0;
-    // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at two and more times FP32's rate on every
-    // such card.
+    // Tensor cores multiply FP16 from 7.5 on, BF16 and TF32 from 8.0 on, at least twice as fast as FP32 on every such
+    // card.
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++) {
         int least = mz_precision((mezzo_precision)p)->capability;
         out->native[p] = least >= 0 && cuda->cc >= least;
@@ -178,8 +178,8 @@ static mezzo_status cuda_alloc(mezzo_device *device, size_t bytes, void **out) {
     mz_cuda_device *cuda = mz_cuda(device);
     *out = NULL;
     MEZZO_TRY(MZ_RESERVE(cuda->sizes, cuda->cap_sizes, cuda->n_sizes + 1));
-    bytes = mz_align_up(bytes > 0 ? bytes : 1, 512); // what cudaMalloc would round to
-    MZ_CUDA_TRY(mz_cuda_use(cuda));                  // on another device it would go unnoticed
+    bytes = mz_align_up(bytes > 0 ? bytes : 1, 512); // cudaMalloc rounds to this
+    MZ_CUDA_TRY(mz_cuda_use(cuda));                  // on another device the error would remain unnoticed
     MZ_CUDA_TRY(cudaMalloc(out, bytes));
     cuda->sizes[cuda->n_sizes++] = (mz_cuda_size){*out, bytes};
     device->allocated += bytes;
@@ -203,9 +203,9 @@ static void cuda_release(mezzo_device *device, void *data) {
     (void)cudaGetLastError();
 }
 
-// The caller may reuse `host` at once; the copy has its place in the order of the device's work. A large piece reaches
-// the device on the copy stream while earlier work runs and is only moved to its place in turn; of a small one the
-// second hop would cost more.
+// Writes to the device. The caller may reuse `host` at once; the copy is ordered with the device's work. A large piece
+// reaches the device on the copy stream while earlier work runs, and a later copy moves it to its address in order; for
+// a small one this second copy would cost more.
 enum { AHEAD = 16 << 10 };
 static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *host, size_t bytes) {
     mz_cuda_stage *s = &cuda->stages[cuda->next_stage];

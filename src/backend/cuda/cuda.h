@@ -1,4 +1,4 @@
-// The host side of the cuda device's kernels shares this.
+// Declares what the host side of the cuda device's kernels shares.
 #ifndef MZ_CUDA_H
 #define MZ_CUDA_H
 
@@ -7,17 +7,17 @@
 #include "backend/cuda/kernels/launch.h"
 #include "backend/slots.h"
 
-// A ring of stages, longer where writes are expected that it would not hold; at most 64 MiB.
+// Writes use a ring of stages, longer where writes are expected that would not fit; at most 64 MiB.
 enum { MZ_CUDA_STAGES = 8, MZ_CUDA_MOST_STAGES = 128, MZ_CUDA_STAGE_BYTES = 512 << 10 };
 
-// A piece of a write on its way: pinned host memory, and its twin on the device, filled by the copy stream.
+// Holds a part of a write: pinned host memory, and its copy on the device, which the copy stream fills.
 typedef struct mz_cuda_stage {
     void *host, *device;
-    cudaEvent_t copied;   // host → twin
-    cudaEvent_t consumed; // twin → where it belongs
+    cudaEvent_t copied;   // host memory is copied to the device
+    cudaEvent_t consumed; // the device's copy has reached its address
 } mz_cuda_stage;
 
-typedef struct mz_cuda_size { // of an allocation, for counting
+typedef struct mz_cuda_size { // of an allocation, to count bytes
     void *data;
     size_t bytes;
 } mz_cuda_size;
@@ -27,17 +27,17 @@ typedef struct mz_cuda_device {
     int index;
     int cc; // compute capability × 10: 75, 80, 90
     int sms;
-    int shared_optin; // bytes of shared memory that a block may ask for
+    int shared_optin; // most shared memory that a block may request, in bytes
     int l2;           // bytes
-    size_t memory;    // bytes, all of it
+    size_t memory;    // bytes in all
     bool slowest;     // MEZZO_CUDA_PLANS=slowest: libraries' plans are the slowest of those with the same bits
-    bool first_plans; // MEZZO_CUDA_PLANS=first: the first of those by the library's own judgement
+    bool first_plans; // MEZZO_CUDA_PLANS=first: the first of those in the library's order
     bool wide_heads;  // MEZZO_CUDA_WIDE_HEADS=wgmma: attention's backward by wgmma for heads of more than 64
     bool fp32_by_fma; // MEZZO_CUDA_FP32=fma: FP32 is never multiplied in parts on tensor cores
     char name[80];
-    cudaStream_t stream;              // everything runs here, in order
+    cudaStream_t stream;              // all work runs here, in order
     cudaStream_t copies;              // host → device ahead of the work that reads it
-    cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, in captures any
+    cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, or any of them during a capture
     cudaEvent_t *events;
     size_t n_events, cap_events;
     mz_cuda_stage stages[MZ_CUDA_MOST_STAGES];
@@ -55,7 +55,7 @@ typedef struct mz_cuda_device {
 } mz_cuda_device;
 
 // current.c: makes the device the calling thread's current one, if it is not. Launches, allocations, library handles
-// and attributes of kernels go to the current device, which other devices and other libraries of the thread change.
+// and attributes of kernels refer to the current device, which other devices and other libraries of the thread change.
 cudaError_t mz_cuda_use(const mz_cuda_device *cuda);
 // Returns the device of a mezzo_device and makes it current: every entry point that calls CUDA begins with it. An error
 // shows at the next call.
@@ -65,7 +65,7 @@ static inline mz_cuda_device *mz_cuda(mezzo_device *device) {
     return cuda;
 }
 
-// A CUDA call's error as a status: out of memory is MEZZO_ERR_MEMORY, the rest MEZZO_ERR_DEVICE.
+// Returns a CUDA call's error as a status: out of memory is MEZZO_ERR_MEMORY, others are MEZZO_ERR_DEVICE.
 mezzo_status mz_cuda_error(cudaError_t error, const char *what);
 #define MZ_CUDA_TRY(expr)                                                                                              \
     do {                                                                                                               \
@@ -74,8 +74,8 @@ mezzo_status mz_cuda_error(cudaError_t error, const char *what);
             return mz_trace(mz_cuda_error(mz_cuda_try_error, #expr), __FILE__, __LINE__, __func__);                    \
     } while (0)
 
-// Handles the error of a wait for the queue. A job that has failed ends its collectives without a word, or with an
-// error that no call here caused: then it is the job's.
+// Handles the error of a wait for the queue. A job that has failed ends its collectives without an error, or with one
+// that no call here caused: then the status is the job's.
 mezzo_status mz_cuda_waited(mezzo_device *device, cudaError_t error, const char *what);
 #define MZ_CUDA_WAIT(device, expr)                                                                                     \
     do {                                                                                                               \
@@ -87,23 +87,23 @@ mezzo_status mz_cuda_waited(mezzo_device *device, cudaError_t error, const char 
 static inline mz_cu_array mz_cuda_array(const mz_tensor *t) {
     return (mz_cu_array){mz_present(t) ? t->data : NULL, (int)t->dtype};
 }
-static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels here read and write
+static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels of this folder read and write
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
 }
 
-// library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders with
-// colons), the loader's own places, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not there;
+// library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders separated
+// by colons), the loader's own folders, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not found;
 // *reason then says so in one line.
 void *mz_cuda_library(const char *name, char *reason, size_t size);
 
-// telemetry.c: NVML. open leaves device->telemetry NULL where NVML cannot be had: telemetry then says nothing.
+// telemetry.c: NVML. open leaves device->telemetry NULL where NVML cannot be opened: telemetry is then not known.
 void mz_cuda_telemetry_open(mz_cuda_device *device, const char *bus_id);
 void mz_cuda_telemetry_close(mz_cuda_device *device);
 mezzo_status mz_cuda_telemetry_read(mezzo_device *device, mezzo_telemetry *out);
 void mz_cuda_driver_text(const mz_cuda_device *device, char *text, size_t size); // "580.159.04", "" unknown
 void mz_cuda_serial_text(const mz_cuda_device *device, char *text, size_t size); // of the board; "" unknown
 
-// queue.c: close takes what open made, whole or not. For the others see mz_backend.
+// queue.c: close takes an object of open, also after an error. mz_backend describes the others.
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda);
 mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes);
 void mz_cuda_queue_close(mz_cuda_device *cuda);
@@ -137,8 +137,9 @@ const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, si
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                           bool is_private);
 bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // norm_fp8.cu
-// These kernels serve two calls: cross_entropy and its gradient (loss.cu); a router's logits and what they choose, and
-// the way back (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL where they are others.
+// These kernels serve two calls: cross_entropy and its gradient (loss.cu); a router's logits and its choice of experts,
+// and their gradients (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL for other
+// calls.
 const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private);

@@ -26,8 +26,8 @@ typedef struct candidate {
 } candidate;
 
 typedef struct kept_plan {
-    mz_cudnn_plan plan;                   // first; its descriptor is one of the candidates'
-    candidate candidates[MAX_CANDIDATES]; // best first by the heuristics; after measuring the chosen one alone
+    mz_cudnn_plan plan;                   // first member; its descriptor is one of the candidates'
+    candidate candidates[MAX_CANDIDATES]; // in the heuristics' order, best first; after measuring only the chosen one
     int n_candidates;
     bool measured;
     struct kept_plan *next;
@@ -43,10 +43,10 @@ struct mz_cudnn {
 #undef X
     void *library;
     size_t version;        // 91900
-    size_t most_workspace; // bytes, of a plan
-    char reason[REASON];   // why there is no cuDNN; "" there is
+    size_t most_workspace; // most bytes of a plan
+    char reason[REASON];   // why cuDNN is not available; "" if it is
     cudnnHandle_t handle;
-    cudaStream_t stream; // the handle's
+    cudaStream_t stream; // the stream of the handle
     kept_plan *plans;
 };
 
@@ -100,7 +100,7 @@ void mz_cudnn_close(mz_cuda_device *cuda) {
     }
     if (own->handle != NULL)
         own->cudnnDestroy(own->handle);
-    mz_free(own); // the library stays: it does not survive being closed and opened again
+    mz_free(own); // the library stays open: it cannot be opened again after it was closed
     cuda->cudnn = NULL;
 }
 
@@ -275,7 +275,7 @@ static bool allowed(cudnnBackendNumericalNote_t note, mz_cudnn_engines engines) 
         return engines != MZ_CUDNN_FMA;
     case CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP:
         return true;
-    default: // operands or sums in fewer bits, and other sums than the one that was asked for
+    default: // these compute operands or sums in fewer bits, or other sums than requested
         return engines == MZ_CUDNN_ANY;
     }
 }
@@ -296,7 +296,7 @@ static bool may_serve(const struct mz_cudnn *api, cudnnBackendDescriptor_t confi
     return good;
 }
 
-// NULL where the configuration makes no plan.
+// Returns the plan of a configuration; NULL where it has none.
 static cudnnBackendDescriptor_t plan_with(const struct mz_cudnn *api, cudnnBackendDescriptor_t config,
                                           int64_t *workspace) {
     cudnnBackendDescriptor_t made = NULL;
@@ -315,7 +315,7 @@ static cudnnBackendDescriptor_t plan_with(const struct mz_cudnn *api, cudnnBacke
     return NULL;
 }
 
-// Returns what the heuristics of a mode name, best first; how many.
+// Gets the configurations that the heuristics of a mode propose, best first, and returns their number.
 static int64_t propose(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                        cudnnBackendDescriptor_t configs[MAX_CONFIGS]) {
     int64_t n = 0;
@@ -333,7 +333,7 @@ static int64_t propose(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnB
     return n;
 }
 
-// The first of a mode's configurations that may serve and become plans with at most so many bytes of workspace.
+// Takes the first configurations of a mode that may serve and become plans with at most `most` bytes of workspace.
 static void take_from(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode, size_t most,
                       kept_plan *p) {
     const struct mz_cudnn *api = g->api;
@@ -351,7 +351,7 @@ static void take_from(mz_cudnn_graph *g, cudnnBackendDescriptor_t graph, cudnnBa
     }
 }
 
-// `most` bytes of workspace where some engine needs no more.
+// Chooses a plan within `most` bytes of workspace where some engine needs no more.
 static void choose(mz_cudnn_graph *g, size_t most, kept_plan *p) {
     cudnnBackendDescriptor_t graph = mz_cudnn_create(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     mz_cudnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, (const void *)&g->api->handle);
@@ -405,7 +405,7 @@ mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const
                           void *workspace) {
     struct mz_cudnn *api = cuda->cudnn;
     mz_cudnn_graph g = {.api = api};
-    if (api->stream != cuda->stream) // another stream of a captured graph
+    if (api->stream != cuda->stream) // another stream of a captured graph is current
         note(&g, api->cudnnSetStream(api->handle, api->stream = cuda->stream), "its stream");
     cudnnBackendDescriptor_t pack = mz_cudnn_create(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     mz_cudnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, p->n, p->ids);
@@ -424,8 +424,8 @@ mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const
 // --- measuring -----------------------------------------------------------------------------------------------------
 typedef struct rehearsal {
     mz_cudnn_pointers pointers;
-    void *memory, *result, *first, *workspace; // first: what the first engine gave
-    int32_t *differs;                          // device
+    void *memory, *result, *first, *workspace; // first: the result of the first engine
+    int32_t *differs;                          // on the device
     size_t result_bytes;
     cudaEvent_t from, to;
 } rehearsal;
@@ -481,7 +481,7 @@ static bool run_candidate(mz_cuda_device *cuda, const candidate *c, const rehear
     return mz_cudnn_run(cuda, &plan, &r->pointers, r->workspace) == MEZZO_OK;
 }
 
-// Milliseconds of one run; 0 where it failed.
+// Returns the milliseconds of one run; 0 where it failed.
 static float time_of(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, int runs) {
     float milliseconds = 0;
     bool ok = cudaEventRecord(r->from, cuda->stream) == cudaSuccess;
@@ -506,7 +506,7 @@ static bool same_bits(mz_cuda_device *cuda, const candidate *c, const rehearsal 
     return cudaStreamSynchronize(cuda->stream) == cudaSuccess && ok && !differs;
 }
 
-// The fastest candidate with the bits of the first that runs, so that timing changes no bits; -1: none runs.
+// Returns the fastest candidate with the bits of the first that runs, so that timing changes no bits; -1: none runs.
 static int fastest(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_memory *tensors, const rehearsal *r,
                    const char *what) {
     bool same[MAX_CANDIDATES];

@@ -3,7 +3,7 @@
 #include "backend/cuda/cuda.h"
 
 mezzo_status mz_cuda_error(cudaError_t error, const char *what) {
-    (void)cudaGetLastError(); // a sticky-less error must not be found again by the next launch
+    (void)cudaGetLastError(); // clears the error, which the next launch would otherwise report
     if (error == cudaErrorMemoryAllocation)
         return mz_fail(MEZZO_ERR_MEMORY, "cuda: out of device memory (%s)", what);
     return mz_fail(MEZZO_ERR_DEVICE, "cuda: %s (%s)", cudaGetErrorString(error), what);
@@ -19,7 +19,7 @@ mezzo_status mz_cuda_waited(mezzo_device *device, cudaError_t error, const char 
 }
 
 cudaError_t mz_cuda_use(const mz_cuda_device *cuda) {
-    static _Thread_local int used = -1; // by this thread's last call: a thread starts without a context
+    static _Thread_local int used = -1; // the device of this thread's last call: a thread starts without a context
     int current;
     if (used == cuda->index && cudaGetDevice(&current) == cudaSuccess && current == used)
         return cudaSuccess;

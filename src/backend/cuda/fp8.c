@@ -8,7 +8,7 @@
 typedef struct route {
     mz_gemm *gemm;
     bool bias, residual, finish; // the first two in the epilogue; an own kernel follows
-    bool act;                    // of what the product stores in BF16, by an own kernel
+    bool act;                    // an activation of the stored BF16 product, by our own kernel
     size_t at_result, at_sums, at_gemm, bytes;
 } route;
 
@@ -18,7 +18,7 @@ static size_t place(size_t *bytes, size_t size) {
     return at;
 }
 
-// turned: of the first and the second operand.
+// first, second: whether that operand must be transposed.
 static const char *check(mz_cuda_device *cuda, const mz_call *call, bool first, bool second) {
     if (call->in[0].columnwise != first || call->in[1].columnwise != second)
         return "both operands have what is summed over as their last dimension";
@@ -34,7 +34,7 @@ static const char *check(mz_cuda_device *cuda, const mz_call *call, bool first, 
     return mz_gemm_library(cuda);
 }
 
-// A is the call's input 1, B its input 0.
+// Makes the key of a product. A is the call's input 1, B its input 0.
 static mz_gemm_key key_of(const mz_call *call, int64_t m, int64_t n, int64_t k, mezzo_dtype result) {
     mz_gemm_key key;
     memset(&key, 0, sizeof key);
@@ -49,7 +49,7 @@ static mz_gemm_key key_of(const mz_call *call, int64_t m, int64_t n, int64_t k, 
     return key;
 }
 
-// Operands' rows have k bytes, the result's m numbers of 2 bytes or more; n may be anything.
+// Takes a plan. Operands' rows have k bytes, the result's m numbers of 2 bytes or more; n may be anything.
 static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
     if (key->k % 16 != 0 || key->m % 8 != 0)
         return "rows of operands and of the result are multiples of 16 bytes";
@@ -63,8 +63,8 @@ static mz_gemm_data data_of(const mz_call *call) {
 }
 
 // --- linear --------------------------------------------------------------------------------------------------------
-// Bias and residual, where the epilogue has them for these formats. An activation is of the product as it is stored:
-// recomputation quantizes it from there, and gets the same bits.
+// Chooses a product with bias and residual where the epilogue has them for these formats. An activation takes the
+// product in its stored format, because recomputation quantizes the stored product and must give equal bits.
 static const char *linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
                     *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);
@@ -98,7 +98,7 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
         return NULL;
     }
     *r = (route){.finish = true};
-    reason = take(cuda, &key, r); // the sum in FP32, and an own kernel for the rest
+    reason = take(cuda, &key, r); // the sum in FP32, and our own kernel for the other steps
     if (reason != NULL)
         return reason;
     r->at_result = place(&r->bytes, (size_t)(key.m * key.n) * sizeof(float));
@@ -112,7 +112,7 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     char *workspace = call->workspace;
     mz_gemm_data data = data_of(call);
     const bool stored =
-        r->act && mz_present(mz_out(call, linear, preact)); // the product is what the activation's gradient reads
+        r->act && mz_present(mz_out(call, linear, preact)); // the activation's gradient reads the product
     data.d = stored                ? mz_out(call, linear, preact)->data
              : r->finish || r->act ? workspace + r->at_result
                                    : mz_out(call, linear, y)->data;

@@ -23,7 +23,7 @@ static size_t place(size_t *bytes, size_t size) {
     return at;
 }
 
-// An operand in blocks of what is summed over; a weight's scales are tiles'.
+// Checks an operand, whose blocks are along the summed dimension; a weight has scales of tiles.
 static const char *check_operand(const mz_tensor *t, mz_scaling scaling, bool columnwise) {
     if (t->dtype != MEZZO_F8E4M3 || t->scaling != scaling)
         return "multiplies e4m3 in blocks of 128, weights in tiles of 128 by 128";
@@ -49,7 +49,7 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     mz_cu_fp8_block *g = &r->g;
     g->a_pitch = mz_scale_pitch(g->rows), g->b_pitch = mz_scale_pitch(g->cols);
     g->b_tiles = !dw;
-    const int64_t across = mz_scale_pitch(k) / MZ_SCALE_BLOCK; // tiles beside each other in w
+    const int64_t across = mz_scale_pitch(k) / MZ_SCALE_BLOCK; // tiles next to each other in w
     g->b_step = dx ? across : 1, g->b_tile = dx ? 1 : across;
     g->a_stride = g->b_stride = (int64_t)mz_align_up((size_t)g->inner, STRIDE);
     const int64_t rows[2] = {g->rows, g->cols};
@@ -66,7 +66,7 @@ static const char *check_code(mz_cuda_device *cuda, const route *r) {
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
-// Returns what stores the product: the kernel itself, or one after it.
+// Chooses what stores the product: the kernel itself, or another one after it.
 static const char *set_result(const mz_call *call, route *r) {
     const bool forward = call->op == MZ_OP_linear;
     const mz_tensor *y = &call->out[0], *bias = &call->in[2], *residual = &call->in[3];
@@ -122,7 +122,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
 }
 
 // --- running -------------------------------------------------------------------------------------------------------
-// The product with its operands' addresses; `out` is where it goes.
+// Sets the addresses of the product's operands; `out` is its result's.
 static mezzo_status operands(mz_cuda_device *cuda, const mz_call *call, const route *r, void *out, mz_cu_fp8_block *g) {
     char *workspace = call->workspace;
     const void *fp8[2];

@@ -5,7 +5,7 @@
 #include "backend/cuda/matmul.h"
 
 enum { MAX_ALGORITHMS = 24 };
-#define WORKSPACE ((size_t)32 << 20) // what NVIDIA advises for Hopper
+#define WORKSPACE ((size_t)32 << 20) // NVIDIA's advice for Hopper
 
 #define LT_FUNCTIONS(X)                                                                                                \
     X(cublasLtCreate)                                                                                                  \
@@ -26,7 +26,7 @@ enum { MAX_ALGORITHMS = 24 };
 
 struct mz_cuda_matmul {
     void *library;
-    char reason[200]; // why there is no library
+    char reason[200]; // why the library is not available
     cublasLtHandle_t handle;
     mz_gemm **plans;
     size_t n_plans, cap_plans;
@@ -116,7 +116,7 @@ static cudaDataType data_type(int dtype) {
     case MEZZO_F8E5M2:
         return CUDA_R_8F_E5M2;
     default:
-        return (cudaDataType)-1; // no layout is made of it
+        return (cudaDataType)-1; // no layout is made with it
     }
 }
 
@@ -163,7 +163,7 @@ static bool describe_matrix(struct mz_cuda_matmul *lt, int dtype, int64_t rows, 
                                                 sizeof stride) == CUBLAS_STATUS_SUCCESS;
 }
 
-// The largest power of two, up to 64 bytes, that every matrix of a batch starts at a multiple of.
+// Returns the largest power of two, up to 64 bytes, of which every matrix of a batch starts at a multiple.
 static uint32_t alignment(int64_t batch, int64_t stride, int dtype) {
     uint32_t bytes = 64;
     while (batch > 1 && bytes > 1 && stride * (int64_t)mezzo_dtype_size((mezzo_dtype)dtype) % bytes != 0)
@@ -181,8 +181,8 @@ static bool set_batch(struct mz_cuda_matmul *lt, const mz_gemm *gemm, int64_t ba
     return ok;
 }
 
-// The library's proposals, best first by its own judgement. Splitting K with a sum in the result's own format, or in
-// place, is left out: the one rounds partial sums, the other need not repeat.
+// Gets the library's proposals in its own order, best first. Algorithms that split K and sum in the result's own
+// format, or in place, are left out: the former round partial sums, the latter may differ from run to run.
 static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *out) {
     const mz_gemm_key *key = &gemm->key;
     cublasLtMatmulPreference_t wishes = NULL;
@@ -284,11 +284,11 @@ enum { PROBE_COLUMNS = 32 };
 
 typedef struct rehearsal {
     mz_gemm_data data;
-    void *added; // what a key with beta adds: C, or what D holds before a run
-    void *first; // what the first algorithm gave
+    void *added; // what a key with beta adds: C, or D's values before a run
+    void *first; // the first algorithm's result
     void *exact; // FP32, of the first columns
     void *workspace, *memory;
-    int32_t *differs;       // device
+    int32_t *differs;       // on the device
     size_t d_bytes, filled; // filled: bytes of memory that hold numbers
     cudaEvent_t from, to;
 } rehearsal;
@@ -338,7 +338,7 @@ static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
     (void)cudaGetLastError();
 }
 
-// Milliseconds of one run; 0 where it failed.
+// Returns the milliseconds of one run; 0 where it failed.
 static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
                      const rehearsal *r, int runs) {
     float milliseconds = 0;
@@ -351,7 +351,8 @@ static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMa
     return ok ? milliseconds / (float)runs : 0;
 }
 
-// D before a run: zeros, or what is added in place, since algorithms may round it into their sums in another order.
+// Sets D before a run: zeros, or the values to which an algorithm adds in place, because the order in which it adds
+// them may change the rounding.
 static bool set_result(mz_cuda_device *cuda, const mz_gemm_key *key, const rehearsal *r) {
     const bool adds = key->beta && !key->apart;
     return (adds ? cudaMemcpyAsync(r->data.d, r->added, r->d_bytes, cudaMemcpyDeviceToDevice, cuda->stream)
@@ -375,9 +376,9 @@ static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtM
 }
 
 // --- how often dGELU rounds ----------------------------------------------------------------------------------------
-// For small shapes the library gives dGELU to a kernel of its own, which reads the product rounded. The op rounds once:
-// then the mean distance from the exact value is 1/4 of a unit in the last place, after two roundings more than 1/3
-// (the sum of two such errors).
+// Bounds the mean error of dGELU. For small shapes the library computes dGELU by a separate kernel, which reads the
+// rounded product. The op rounds once: then the mean distance from the exact value is 1/4 of a unit in the last place,
+// after two roundings more than 1/3 (the sum of two such errors).
 #define MOST_MEAN_ERROR 0.29
 
 typedef struct probe {
@@ -393,7 +394,7 @@ static void probe_free(probe *p) {
     *p = (probe){0};
 }
 
-// The first columns of the product in FP32 by a plain product, and the derivative by our own kernel.
+// Computes the first columns of the product in FP32 by a plain product, and the derivative by our own kernel.
 static bool probe_make(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal *r, probe *p) {
     mz_gemm_key plain = gemm->key;
     plain.n = plain.n < PROBE_COLUMNS ? plain.n : PROBE_COLUMNS;
@@ -424,7 +425,7 @@ static bool rounds_once(mz_cuda_device *cuda, const mz_gemm *gemm, const rehears
     for (int64_t i = 0; i < p->count; i++) {
         int exponent;
         double exact = (double)p->exact[i];
-        if (!(fabs(exact) > 1e-3)) // where FP16 has all its digits
+        if (!(fabs(exact) > 1e-3)) // FP16 has all its digits above this
             continue;
         (void)frexp(exact, &exponent);
         sum += fabs((double)p->given[i] - exact) / ldexp(1, exponent - digits);
@@ -433,7 +434,7 @@ static bool rounds_once(mz_cuda_device *cuda, const mz_gemm *gemm, const rehears
     return counted > 0 && sum / (double)counted < MOST_MEAN_ERROR;
 }
 
-// Keeps the candidates that round as the op does, in their order; how many there are.
+// Keeps the candidates that round as the op does, in their order, and returns their number.
 static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal *r,
                       cublasLtMatmulHeuristicResult_t *results, int n) {
     probe p = {0};
@@ -448,7 +449,8 @@ static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal
     return kept;
 }
 
-// "id 66 tile 18 stages 36 split 4 reduction 2 option 0": two processes that say the same run the same kernels.
+// Names an algorithm: "id 66 tile 18 stages 36 split 4 reduction 2 option 0". Two processes with equal names run the
+// same kernels.
 static const char *name_algorithm(const struct mz_cuda_matmul *lt, const cublasLtMatmulAlgo_t *algorithm,
                                   char text[120]) {
     static const struct {
@@ -472,8 +474,8 @@ static const char *name_algorithm(const struct mz_cuda_matmul *lt, const cublasL
 
 static const char rounds_twice[] = "cuBLASLt rounds the product before the derivative multiplies it";
 
-// Chooses the fastest candidate of those with the first one's bits, so that timing changes no bits. NULL, or why it
-// shall not be used.
+// Chooses the fastest candidate of those with the first one's bits, so that timing changes no bits. Returns NULL, or
+// why the plan must not be used.
 static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int n,
                           const rehearsal *r) {
     bool same[MAX_ALGORITHMS];

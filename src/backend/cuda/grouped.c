@@ -1,4 +1,5 @@
-// Runs the experts' products: the host side. Sizes are known here, the experts' shares of the rows on the device only.
+// Runs the experts' products on the host side. The host knows the sizes; only the device knows the experts' shares of
+// the rows.
 #include "backend/cuda/kernels/grouped_fp8.h"
 
 #include "backend/cuda/storage.h"
@@ -82,7 +83,7 @@ static const char *wgmma_prepare(mezzo_device *device, const mz_call *call, mz_p
     mz_cu_grouped g = grouped_args(device, call);
     if (g.a.dtype == MEZZO_F32)
         return "multiplies bf16 and fp16";
-    // Enough large tiles to occupy a third of the multiprocessors are faster than four times as many small ones.
+    // If large tiles occupy a third of the multiprocessors, they are faster than four times as many small ones.
     if (mz_cu_grouped_tiles(&g, 128) * 3 < g.sms)
         return "large tiles are too few to share";
     return mz_cu_grouped_wgmma(NULL, &g, true) != cudaSuccess ? "this build has no code for compute capability 9.0"
@@ -98,7 +99,7 @@ const mz_kernel mz_cuda_grouped_linear_wgmma = {"grouped_linear__cuda_wgmma", wg
 const mz_kernel mz_cuda_grouped_linear_dx_wgmma = {"grouped_linear_dx__cuda_wgmma", wgmma_prepare, wgmma_run};
 const mz_kernel mz_cuda_grouped_linear_dw_wgmma = {"grouped_linear_dw__cuda_wgmma", wgmma_prepare, wgmma_run};
 
-// FP32 in three BF16 parts, made before the product: the mma kernels split in registers, each warp its own.
+// Splits FP32 into three BF16 parts before the product; the mma kernels would split in registers, in each warp again.
 static bool terms_args(mezzo_device *device, const mz_call *call, mz_cu_grouped *g, size_t bytes[2]) {
     *g = grouped_args(device, call);
     bool fp32 = g->a.dtype == MEZZO_F32 && g->b.dtype == MEZZO_F32 && g->out.dtype == MEZZO_F32;

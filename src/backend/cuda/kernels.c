@@ -1,4 +1,4 @@
-// Lists the kernels of an op, and the pairs of calls that one kernel runs.
+// Lists the kernels of an op, and the kernels that serve pairs of calls.
 #include <stdlib.h>
 
 #include "backend/cuda/cuda.h"

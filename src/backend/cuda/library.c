@@ -1,11 +1,11 @@
-// The backend opens the vendor's libraries when it first needs them, so that the program starts without them.
+// Opens the vendor's libraries when the backend first needs them, so that the program starts without them.
 #include <dlfcn.h>
 #include <stdlib.h>
 
 #include "backend/cuda/cuda.h"
 
-// dlopen FOLDER/[SUB/]NAME; the folder is what stands in `folder` up to the colon. One that is not absolute is passed
-// over: code never comes from where the user happens to be.
+// Opens FOLDER/[SUB/]NAME; the folder is `folder` up to the colon. A relative folder is ignored: code must never come
+// from the user's current folder.
 static void *open_in(const char *folder, size_t length, const char *sub, const char *name) {
     char path[1024];
     if (length == 0 || folder[0] != '/')

@@ -11,14 +11,14 @@
 // goes through an own kernel. 8-bit operands: fp8.c.
 #include "backend/cuda/matmul.h"
 
-typedef enum target { TO_OUTPUT, TO_PREACT, TO_WORKSPACE } target; // what the product writes
+typedef enum target { TO_OUTPUT, TO_PREACT, TO_WORKSPACE } target; // the memory that the product writes
 
-// How a call is done: the state of a prepared one.
+// Says how a call is computed: the state of a prepared call.
 typedef struct route {
     mz_gemm *gemm;
     bool convert_a, convert_b, convert_bias; // into the operands' format (the bias: into FP32), in the workspace
     bool bias, residual;                     // in the product's epilogue
-    bool finish;                             // an own kernel follows
+    bool finish;                             // our own kernel follows
     target target;
     size_t at_a, at_b, at_bias, at_result, at_sums, at_gemm, bytes;
 } route;
@@ -39,15 +39,15 @@ static bool low(int dtype) {
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-// Tells whether the library's epilogues may be used. For rows that do not start at multiples of 16 bytes (8 elements)
+// Returns whether the library's epilogues may be used. For rows that do not start at multiples of 16 bytes (8 elements)
 // the library has older kernels, which round the product before they apply the bias, the residual or the derivative.
 static bool aligned(const mz_gemm_key *key) {
     return key->lda % 8 == 0 && key->ldb % 8 == 0 && key->ldd % 8 == 0;
 }
 
-// Returns what both operands are multiplied in; -1: no such arithmetic. A wider storage is rounded to the compute
-// dtype, a narrower one widened; two equal low ones stay as they are even where FP32 was asked for: their products are
-// exact in FP32.
+// Returns the format in which both operands are multiplied; -1: no such arithmetic. A wider storage is rounded to the
+// compute dtype, a narrower one widened; two equal low formats are kept even where FP32 was requested: their products
+// are exact in FP32.
 int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
     mezzo_dtype compute = call->numerics.compute;
     int dtype = MEZZO_F32;
@@ -78,7 +78,7 @@ static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b
     return mz_gemm_library(cuda);
 }
 
-// Books the workspace of what `r` holds. `a` and `b` are the tensors that A and B come from.
+// Adds up the workspace that `r` needs. `a` and `b` are the tensors that A and B come from.
 static void book(route *r, const mz_tensor *a, const mz_tensor *b, const mz_tensor *bias, size_t result, size_t sums) {
     r->bytes = 0;
     if (r->convert_a)
@@ -105,7 +105,7 @@ static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, 
     return key;
 }
 
-// Takes the first of the keys that cuBLASLt can do; NULL, or why the last one cannot be done.
+// Takes the first of the keys that cuBLASLt supports; returns NULL, or why it does not support the last one.
 static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
     r->gemm = mz_gemm_find(cuda, key);
     return r->gemm == NULL ? mz_out_of_memory : r->gemm->refusal;
@@ -120,7 +120,7 @@ static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool conve
     return MEZZO_OK;
 }
 
-// Runs a route's product. `a`, `b`: the call's inputs that A and B come from; c: NULL, or what is added.
+// Runs a route's product. `a`, `b`: the call's inputs that A and B come from; c: NULL, or the matrix to add.
 static mezzo_status run_product(mz_cuda_device *cuda, const mz_call *call, const route *r, int a, int b,
                                 mz_gemm_data data) {
     char *workspace = call->workspace;
@@ -176,8 +176,8 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
     return r->convert_bias && take(cuda, &key, r) == NULL;
 }
 
-// The product alone, or with the bias, and an own kernel for the rest: on z rounded to `via` where that is the
-// operands' format and the bias is in it already, else on the FP32 sum.
+// Chooses the product alone, or with the bias, and our own kernel for the other steps: on z rounded to `via` where that
+// is the operands' format and z includes the bias, else on the FP32 sum.
 static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = mz_in(call, linear, bias), *preact = mz_out(call, linear, preact);
     *r = (route){.finish = true, .target = TO_WORKSPACE};
@@ -195,7 +195,7 @@ static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_g
         if (reason != NULL)
             return reason;
     }
-    bool whole = r->bias || !mz_present(bias); // then D is preact as it shall be
+    bool whole = r->bias || !mz_present(bias); // then D equals preact
     if (mz_present(preact) && whole && (int)preact->dtype == key.result && (int)call->attrs.via == key.result)
         r->target = TO_PREACT;
     return NULL;
@@ -266,7 +266,8 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     bool storable = (int)dx->dtype == key.operand || dx->dtype == MEZZO_F32;
     *r = (route){.target = TO_OUTPUT};
     bool whole = false, cached = (size_t)(key.m * key.n) * sizeof(float) <= (size_t)cuda->l2;
-    // A kernel of this folder finishes a product that stays in L2 in FP32 sooner than the library's kernel for dGELU.
+    // For a product that stays in L2, a kernel of this folder finishes the FP32 sum faster than the library's kernel
+    // for dGELU.
     if (mz_present(preact) && low(key.operand) && call->attrs.act == MZ_ACT_GELU_TANH && !cached &&
         (int)preact->dtype == key.operand && (int)dx->dtype == key.operand && aligned(&key)) {
         mz_gemm_key fused = key;
@@ -398,7 +399,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, route_of *
     if (r == NULL)
         return mz_out_of_memory;
     const char *reason = find(cuda, call, r);
-    while (reason == NULL && !r->gemm->measured && !cuda->capturing) { // measuring may rule a plan out
+    while (reason == NULL && !r->gemm->measured && !cuda->capturing) { // measuring may exclude a plan
         mz_gemm_measure(cuda, r->gemm);
         reason = find(cuda, call, r);
     }

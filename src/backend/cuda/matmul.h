@@ -7,18 +7,18 @@
 
 #include "backend/cuda/cuda.h"
 
-// D = epilogue(op(A)·op(B) + beta·C) in cuBLASLt's words: matrices are column-major, op(A) is [m, k], op(B) [k, n], D
-// [m, n]. Compared byte by byte: zero it first.
+// Describes D = epilogue(op(A)·op(B) + beta·C) in cuBLASLt's terms: matrices are column-major, op(A) is [m, k], op(B)
+// [k, n], D [m, n]. It is compared byte by byte, so zero it first.
 typedef struct mz_gemm_key {
     int64_t m, n, k, batch;
-    int64_t chosen_for;    // the batch that the algorithm is proposed for, so that parts of a batch have its bits
-    int64_t lda, ldb, ldd; // C and an epilogue's aux matrix lie as D
+    int64_t chosen_for;    // the batch for which the algorithm is proposed, so that parts of a batch have its bits
+    int64_t lda, ldb, ldd; // C and an epilogue's aux matrix have D's layout
     int64_t stride_a, stride_b, stride_d;
     int32_t transpose_a, transpose_b;
     int32_t operand;  // mezzo_dtype of A and B
-    int32_t other;    // of B, where it is another one; 0: A's
-    int32_t scaled;   // A and B have a scale each, in device memory
-    int32_t fast;     // 8-bit products may be added up in fewer bits than FP32 has
+    int32_t other;    // B's, where it differs; 0: A's
+    int32_t scaled;   // A and B each have a scale, in device memory
+    int32_t fast;     // 8-bit products may be added in fewer bits than FP32 has
     int32_t result;   // of C and D
     int32_t tf32;     // FP32 operands, rounded to TF32
     int32_t epilogue; // cublasLtEpilogue_t
@@ -38,24 +38,25 @@ typedef struct mz_gemm {
 } mz_gemm;
 
 typedef struct mz_gemm_data {
-    const void *a, *b, *c; // c is read where the key has beta; NULL there: D itself
+    const void *a, *b, *c; // c is read where the key has beta; NULL then: D itself
     void *d;
-    const void *bias; // BGRADB's result goes there too
+    const void *bias; // BGRADB writes its result there, too
     const float *scale_a, *scale_b;
     void *aux; // GELU's input: written by the forward epilogues, read by the backward ones
 } mz_gemm_data;
 
-// The plan of a key, made on first use. A refusal stays with the plan. NULL: host memory ran out.
+// Returns the plan of a key, made on first use. A refusal stays with the plan. NULL: host memory ran out.
 mz_gemm *mz_gemm_find(mz_cuda_device *cuda, const mz_gemm_key *key);
-// Chooses among the algorithms that give the same bits as the library's first proposal the one measured fastest, once
-// for a plan. Takes device memory for the time of measuring; where there is not enough the first proposal stays.
+// Chooses the fastest of the algorithms that give the same bits as the library's first proposal, once for a plan. The
+// measurement takes device memory; where there is not enough, the first proposal stays.
 void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm);
 mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gemm_data *data, void *workspace);
 
-// Returns what the operands in[a] and in[b] of a product are multiplied in; -1: no such arithmetic (matmul.c).
+// Returns the format in which the operands in[a] and in[b] of a product are multiplied; -1: no such arithmetic
+// (matmul.c).
 int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b);
 
-// NULL where the library opened; otherwise why not.
+// Returns NULL where the library is open; otherwise the reason.
 const char *mz_gemm_library(mz_cuda_device *cuda);
 void mz_gemm_version(const mz_cuda_device *cuda, char *text, size_t size); // "13.0.2", "" without the library
 void mz_gemm_close(mz_cuda_device *cuda);

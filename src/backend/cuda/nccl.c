@@ -1,5 +1,5 @@
-// Connects GPUs of several processes through NCCL. The library is opened when the first group needs it; its header
-// gives types alone.
+// Connects GPUs of several processes through NCCL. The library is opened when the first group needs it; its header is
+// used for types alone.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -38,10 +38,10 @@ typedef struct functions {
 
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 static functions nccl;
-static char missing[400]; // "" = it is there
+static char missing[400]; // why the library is not available; "" = it is
 
-// NVLink's multicast stays off, and the order of sums does not change with what NCCL thinks is fastest: the same ranks
-// give the same bits. Variables that the user has set stay.
+// Disables NVLink's multicast, and fixes algorithms, so that the order of sums does not change with NCCL's estimate of
+// speed: the same ranks give the same bits. Variables that the user has set stay.
 static void set_defaults(void) {
     const char *interface = getenv("MEZZO_INTERFACE");
     setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -70,7 +70,7 @@ static mezzo_status need_nccl(void) {
     return MEZZO_OK;
 }
 
-// A communicator. A failed job aborts it from another thread, which waits for a call under way, but not for ever.
+// Holds a communicator. A failed job aborts it from another thread, which waits for a running call, with a time limit.
 typedef struct channel {
     ncclComm_t comm;
     int rank, size;
@@ -127,7 +127,7 @@ static bool type_of(mezzo_dtype dtype, ncclDataType_t *type) {
     } types[] = {{MEZZO_F32, ncclFloat32}, {MEZZO_F64, ncclFloat64},  {MEZZO_BF16, ncclBfloat16},
                  {MEZZO_F16, ncclFloat16}, {MEZZO_I64, ncclInt64},    {MEZZO_I32, ncclInt32},
                  {MEZZO_U8, ncclUint8},    {MEZZO_F8E4M3, ncclUint8}, {MEZZO_F8E5M2, ncclUint8},
-                 {MEZZO_U16, ncclFloat16}}; // moved, not added
+                 {MEZZO_U16, ncclFloat16}}; // moved, never added
     for (size_t i = 0; i < MZ_COUNT(types); i++)
         if (types[i].dtype == dtype) {
             *type = types[i].type;
@@ -148,7 +148,7 @@ static ncclResult_t all_to_all(const channel *c, const mz_collective *w, ncclDat
     return result == ncclSuccess ? ended : result;
 }
 
-// Both ranks of a pair leave out a transfer of nothing.
+// Sends and receives; both ranks of a pair omit an empty transfer.
 static ncclResult_t send_receive(const channel *c, const mz_collective *w, ncclDataType_t type, cudaStream_t stream) {
     ncclResult_t result = nccl.GroupStart();
     if (result == ncclSuccess && w->count > 0)
@@ -178,7 +178,7 @@ static ncclResult_t enqueue(const channel *c, const mz_collective *w, ncclDataTy
     }
 }
 
-// Those that run together may use the links of all ranks at once.
+// Enqueues collectives that run together and may use the links of all ranks at the same time.
 static ncclResult_t enqueue_all(const channel *c, const mz_collective *w, cudaStream_t stream) {
     ncclResult_t result = ncclSuccess, ended = ncclSuccess;
     if (w->more > 0)
@@ -221,7 +221,7 @@ static void abort_channel(void *link) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec++;
-    bool locked = pthread_mutex_timedlock(&c->calling, &until) == 0; // else a call waits for a rank that is gone
+    bool locked = pthread_mutex_timedlock(&c->calling, &until) == 0; // false: a call waits for a lost rank
     if (!atomic_exchange(&c->aborted, true))
         (void)nccl.CommAbort(c->comm);
     if (locked)

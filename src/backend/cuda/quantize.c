@@ -4,7 +4,7 @@
 #include "backend/cuda/kernels/fp8_block.h"
 #include "backend/update.h"
 
-enum { ALIGN = 256 }; // bytes of the magnitude in the workspace; the sums' parts are after it
+enum { ALIGN = 256 }; // bytes of the magnitude in the workspace; the parts of sums follow
 
 static bool in_blocks(const mz_call *call) {
     const mz_tensor *y = mz_output(call, MZ_OUT(quantize, y)),
@@ -43,7 +43,7 @@ mz_cu_quantize mz_cuda_quantize_args(const mz_call *call) {
                                                                          : &entry->amax};
 }
 
-// Codes in blocks or tiles of 128, and where their scales go.
+// Checks codes in blocks or tiles of 128, and the layout of their scales.
 static const char *check_blocks(const mz_call *call) {
     const mz_tensor *fp8[] = {mz_output(call, MZ_OUT(quantize, y)), mz_output(call, MZ_OUT(quantize, columnwise))};
     if (call->attrs.act == MZ_ACT_SWIGLU)
@@ -88,7 +88,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     return NULL;
 }
 
-// Current scaling: nothing is looked up, and nothing recorded.
+// Quantizes with current scaling, which reads and records no history.
 static mezzo_status run_blocks(mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *dbias = mz_output(call, MZ_OUT(quantize, dbias)), *y = mz_output(call, MZ_OUT(quantize, y));
     const mz_tensor *scales = mz_output(call, MZ_OUT(quantize, scales));

@@ -17,8 +17,8 @@ static mezzo_status add_stages(mz_cuda_device *cuda, int most) {
     return MEZZO_OK;
 }
 
-// A stage is free again once the device has come to its write, so that one write must not come round to its own first
-// stage: there it would wait for all work before it. Small writes come between.
+// Makes enough stages for expected writes. A stage is free again once the device has reached its write, so one write
+// must not reach its own first stage again: it would wait for all earlier work. Small writes come between.
 mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes) {
     const size_t most = (MZ_CUDA_MOST_STAGES - MZ_CUDA_STAGES) * (size_t)MZ_CUDA_STAGE_BYTES;
     const size_t stages = ((bytes < most ? bytes : most) + MZ_CUDA_STAGE_BYTES - 1) / MZ_CUDA_STAGE_BYTES;
@@ -71,7 +71,7 @@ void mz_cuda_fetch_close(mezzo_device *device, mz_fetch *fetch) {
         return;
     (void)mz_cuda(device);
     if (fetch->event != NULL) {
-        (void)cudaEventSynchronize((cudaEvent_t)fetch->event); // a copy may be on its way
+        (void)cudaEventSynchronize((cudaEvent_t)fetch->event); // a copy may be running
         (void)cudaEventDestroy((cudaEvent_t)fetch->event);
     }
     if (fetch->host != NULL)
@@ -144,7 +144,7 @@ mezzo_status mz_cuda_capture_end(mezzo_device *device, void **graph) {
 }
 
 mezzo_status mz_cuda_capture_launch(mezzo_device *device, void *graph) {
-    MZ_CUDA_WAIT(device, cudaSuccess); // a failed job's graph holds collectives of a communicator that is gone
+    MZ_CUDA_WAIT(device, cudaSuccess); // a failed job's graph holds collectives of a closed communicator
     MZ_CUDA_TRY(cudaGraphLaunch((cudaGraphExec_t)graph, mz_cuda(device)->stream));
     return MEZZO_OK;
 }

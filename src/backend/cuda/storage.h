@@ -1,5 +1,5 @@
-// One letter for each slot says which storages a call may have here: a any float (fp32, bf16, fp16), b bf16, f fp32, i
-// i32, n any float or i32, u bytes, m fp32 or bytes (masters). The last letter goes on for further slots; absent slots
+// Checks the storages of a call's slots, one letter for each slot: a any float (fp32, bf16, fp16), b bf16, f fp32, i
+// i32, n any float or i32, u bytes, m fp32 or bytes (masters). The last letter applies to further slots; absent slots
 // pass.
 #ifndef MZ_CUDA_STORAGE_H
 #define MZ_CUDA_STORAGE_H
@@ -35,7 +35,7 @@ static inline bool mz_cuda_storages_are(const char *letters, const mz_tensor *te
     return true;
 }
 
-// NULL, or the refusal.
+// Returns NULL, or the refusal.
 static inline const char *mz_cuda_storages(const mz_call *call, const char *in, const char *out) {
     if (!mz_cuda_storages_are(in, call->in, call->n_in))
         return "an input has a storage that the kernel does not read";
@@ -44,7 +44,7 @@ static inline const char *mz_cuda_storages(const mz_call *call, const char *in, 
     return NULL;
 }
 
-// Returns where elements lie, for kernels that read tensors with padding.
+// Returns the layout of elements, for kernels that read tensors with padding.
 static inline mz_layout mz_cuda_layout(const mz_tensor *t) {
     mz_layout l;
     mz_layout_of(&t->shape, &t->storage, &l);
@@ -55,14 +55,14 @@ static inline const char *mz_cuda_has_layout(const mz_tensor *t) {
     return mz_layout_of(&t->shape, &t->storage, &l) ? NULL : "more than two axes with padding";
 }
 
-// Rows of the last dimension; kernels keep the width in an int.
+// Returns the width of the last dimension, which kernels keep in an int.
 static inline int64_t mz_cuda_width(const mz_tensor *t) {
     return t->shape.rank > 0 ? t->shape.dim[t->shape.rank - 1] : 1;
 }
 static inline const char *mz_cuda_narrow(const mz_tensor *t) {
     return mz_cuda_width(t) < 1 << 30 ? NULL : "rows of 2^30 elements or more";
 }
-// Returns elements from a row to the next: the width, and the row's padding.
+// Returns the elements from one row to the next: the width and the row's padding.
 static inline int64_t mz_cuda_pitch(const mz_tensor *t) {
     return t->shape.rank > 0 ? mz_stored_dim(&t->shape, &t->storage, t->shape.rank - 1) : 1;
 }

@@ -1,10 +1,10 @@
-// Reads the card's sensors through NVML, which comes with the driver and is opened when the device is.
+// Reads the card's sensors through NVML, which comes with the driver and is opened together with the device.
 #include <dlfcn.h>
 #include <stdlib.h>
 
 #include "backend/cuda/cuda.h"
 
-// From NVML's documentation (nvml.h is not part of every toolkit): opaque handle, 0 is success.
+// These follow NVML's documentation (nvml.h is not part of every toolkit): an opaque handle, and 0 for success.
 typedef struct nvml_device *nvml_handle;
 typedef struct nvml_memory {
     unsigned long long total, free, used; // bytes

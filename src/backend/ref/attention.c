@@ -1,9 +1,9 @@
-// Computes attention one row of scores at a time, and never holds anything of size T×T.
+// Computes attention one row of scores at a time, without a T×T tensor.
 #include <math.h>
 
 #include "backend/ref/ref.h"
 
-// Says where q, k and v are, whether packed side by side in one tensor or apart.
+// Says where q, k and v are: side by side in one tensor, or in three.
 typedef struct layout {
     int64_t batch, length, keys, heads, kv_heads, width; // B, Tq, Tk, H, Hkv, D
     int64_t q_row, kv_row;                               // elements from one position to the next
@@ -45,7 +45,7 @@ static double dot(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-// Query i of row b sees the keys first_seen … seen_by - 1.
+// Returns the end of the keys that query i of row b sees, which are first_seen … seen_by - 1.
 static int64_t seen_by(const mz_call *call, const layout *l, int64_t i) {
     return call->attrs.causal && i + 1 < l->keys ? i + 1 : l->keys;
 }
@@ -56,7 +56,7 @@ static int64_t first_seen(const mz_call *call, const layout *l, const mz_tensor 
     return mz_attention_first(&call->attrs, row, i);
 }
 
-// Returns a score before the softmax, and with a cap its derivative by q·kᵀ·scale, 1 - tanh².
+// Returns a score before the softmax and, with a cap, its derivative by q·kᵀ·scale, 1 - tanh².
 static double capped(const mz_call *call, double score, double *derivative) {
     const double cap = (double)call->attrs.score_cap, t = cap > 0 ? tanh(score / cap) : 0;
     *derivative = 1 - t * t;
@@ -66,7 +66,7 @@ static double score_of(const mz_call *call, const layout *l, const double *q, co
     return capped(call, mz_attention_scale(&call->attrs, l->width) * dot(q, k, l->width), derivative);
 }
 
-// Returns dropout on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
+// Returns dropout's factor on probability (i, j) of head h: element ((b·H + h)·Tq + i)·Tk + j of the stream.
 static double keep_factor(const mz_call *call, const layout *l, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (call->attrs.p == 0)
         return 1;
@@ -96,7 +96,7 @@ void mz_ref_attention(const mz_call *call) {
                 for (int64_t j = first; j < seen_by(call, &l, i); j++) {
                     double e = exp(score_of(call, &l, qi, k + kv_at(&l, b, j, h), &derivative) - max);
                     double keep = keep_factor(call, &l, b, h, i, j);
-                    sum += e; // dropout acts on the probabilities, not on their normalisation
+                    sum += e; // dropout changes the probabilities, not their normalization
                     for (int64_t d = 0; d < l.width; d++)
                         o[d] += keep * e * v[kv_at(&l, b, j, h) + d];
                 }
@@ -108,7 +108,7 @@ void mz_ref_attention(const mz_call *call) {
             }
 }
 
-// A row of scores under a mask: where it begins in the mask, its maximum and the sum of exp(score - maximum).
+// A row of scores under a mask: its beginning in the mask, its maximum and the sum of exp(score - maximum).
 typedef struct masked_row {
     const mz_call *call;
     const layout *l;
@@ -118,7 +118,8 @@ typedef struct masked_row {
     double max, sum;
 } masked_row;
 
-// Returns the probability of key j, and the derivative of its score by the scaled product; both 0 where it is hidden.
+// Returns the probability of key j, and the derivative of its score by the scaled product; both are 0 where the mask
+// hides it.
 static double masked_probability(const masked_row *r, int64_t j, double *derivative) {
     *derivative = 0;
     if (j >= seen_by(r->call, r->l, r->i))
@@ -169,7 +170,7 @@ void mz_ref_attention_masked(const mz_call *call) {
     }
 }
 
-// Rows of the caches and not of k and v are what queries see: keys and values of earlier calls are there too.
+// Queries see rows of the caches, not of k and v, because the caches have keys and values of earlier calls, too.
 void mz_ref_attention_cached(const mz_call *call) {
     layout l = layout_of(call, mz_in(call, attention_cached, q), mz_in(call, attention_cached, k),
                          mz_out(call, attention_cached, y));
@@ -214,10 +215,10 @@ void mz_ref_attention_cached(const mz_call *call) {
     }
 }
 
-// With p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y is the sum of
-// p·m·v):
-//   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
-// With a cap dS is also multiplied by 1 - (s/cap)², s the capped score; attrs.alpha stands in the place of 1/√D.
+// Computes gradients with p = exp(s - lse), m = the dropout factors, Δ_i = dy_i·y_i (= Σ_j p_ij·m_ij·(dy_i·v_j), as y
+// is the sum of p·m·v):
+//     dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
+// With a cap dS is also multiplied by 1 - (s/cap)², s the capped score; attrs.alpha replaces 1/√D.
 void mz_ref_attention_bwd(const mz_call *call) {
     const mz_tensor *y = mz_in(call, attention_bwd, y), *lse = mz_in(call, attention_bwd, lse);
     layout l = layout_of(call, mz_in(call, attention_bwd, q), mz_in(call, attention_bwd, k), y);
@@ -261,8 +262,8 @@ void mz_ref_attention_bwd(const mz_call *call) {
             mz_ref_put(&call->out[slot], i, results[slot][i]);
 }
 
-// The same with probabilities that are computed again, Δ = Σ p·m·(dy·v), and dmask = Σ p·(m·(dy·v) - Δ) over all that a
-// number of the mask is added to.
+// Computes the same with probabilities that are computed again, Δ = Σ p·m·(dy·v), and dmask = Σ p·(m·(dy·v) - Δ) over
+// all scores to which a number of the mask is added.
 void mz_ref_attention_masked_bwd(const mz_call *call) {
     const mz_tensor *mask = mz_in(call, attention_masked_bwd, mask);
     layout l = layout_of(call, mz_in(call, attention_masked_bwd, q), mz_in(call, attention_masked_bwd, k),
@@ -273,7 +274,7 @@ void mz_ref_attention_masked_bwd(const mz_call *call) {
     double *result[4], derivative;
     for (int i = 0; i < 4; i++)
         in[i] = mz_ref_operand(&scratch, &call->in[i], call->numerics.compute);
-    for (int i = 0; i < 4; i++) // dq dk dv dmask; NULL: not asked for
+    for (int i = 0; i < 4; i++) // dq dk dv dmask; NULL: absent
         result[i] = mz_present(&call->out[i]) ? mz_ref_zeros(&scratch, mz_shape_count(&call->out[i].shape)) : NULL;
     for (int64_t row = 0; row < l.batch * l.heads * l.length; row++) {
         const masked_row r = masked_row_of(call, &l, in[1], in[2], mask, row);

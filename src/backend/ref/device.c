@@ -22,8 +22,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
         bool integers_allowed = info->moves || op == MZ_OP_arange || op == MZ_OP_constant ||
                                 ((op == MZ_OP_cast || info->cast_class == MZ_CAST_INT) && !outputs) ||
                                 (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
-        bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how they are kept
-                                             (mz_op_is_kind(op) && outputs));    // moments in 8 bits
+        bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how these are stored
+                                             (mz_op_is_kind(op) && outputs));    // 8-bit moments
         bool scaled = outputs && tensors[i].scaling != MZ_SCALING_NONE;
         if (scaled && op != MZ_OP_cast && op != MZ_OP_quantize)
             return "only a cast and a quantize write a tensor with scales";
@@ -33,7 +33,8 @@ static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors,
     return NULL;
 }
 
-// Products copy their operands to doubles and embedding_bwd and scatter_add sum in them; the others need no scratch.
+// Returns the workspace: products copy their operands to doubles, and embedding_bwd and scatter_add sum in them; other
+// ops need none.
 static size_t workspace_of(const mz_call *call) {
     if (!mz_op_is_product(call->op) && call->op != MZ_OP_embedding_bwd && call->op != MZ_OP_scatter_add)
         return 0;
@@ -55,7 +56,7 @@ static const char *ref_prepare(mezzo_device *device, const mz_call *call, mz_pre
     return reason;
 }
 
-// Kernels cannot fail: what could is refused by prepare().
+// Kernels cannot fail, because prepare() refuses what could.
 #define OP(name, ...)                                                                                                  \
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         (void)device;                                                                                                  \
@@ -88,7 +89,7 @@ static const mz_kernel *const *ref_kernels(const mezzo_device *device, mz_op op,
     return &kernels[op];
 }
 
-// Elements are read and written one by one through mz_ref_get and mz_ref_put: any format, any scale.
+// Kernels read and write elements one by one through mz_ref_get and mz_ref_put, in any format with any scale.
 static mz_takes ref_takes(const mz_kernel *kernel) {
     bool is_kind = false;
 #define KIND(name, ...) is_kind = is_kind || kernel == &kernel_##name;
@@ -97,7 +98,7 @@ static mz_takes ref_takes(const mz_kernel *kernel) {
     return (mz_takes){UINT32_MAX, UINT32_MAX, .blocks = true, .extras = !is_kind};
 }
 
-static mz_padded ref_takes_padding(mz_op op) { // elements are read and written by their place in the shape
+static mz_padded ref_takes_padding(mz_op op) { // elements are read and written by their position in the shape
     (void)op;
     return MZ_PADDED_ANY;
 }
@@ -127,7 +128,7 @@ static mezzo_status ref_describe(mezzo_device *device, mezzo_device_info *out) {
     long pages = sysconf(_SC_PHYS_PAGES), page_size = sysconf(_SC_PAGE_SIZE);
     if (pages > 0 && page_size > 0)
         out->memory_total = (size_t)pages * (size_t)page_size;
-    // Every format is rounded in software: all are there, none is faster.
+    // Every format is rounded in software, so that all work and none is faster.
     for (int i = 0; i < MEZZO_PRECISION_COUNT; i++)
         out->native[i] = i != MEZZO_PRECISION_AUTO;
     return MEZZO_OK;

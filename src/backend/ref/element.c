@@ -35,15 +35,15 @@ double mz_ref_get(const mz_tensor *t, int64_t i) {
     return t->scaling == MZ_SCALING_NONE ? x : x * (double)t->scale[mz_scale_index(t, i)];
 }
 
-// Integer slots are written by mz_ref_arange only; prepare() refuses a cast to one.
+// Only mz_ref_arange writes integer slots; prepare() refuses a cast to one.
 void mz_ref_put(const mz_tensor *t, int64_t logical, double x) {
     int64_t i = mz_tensor_index(t, logical);
     if (t->scaling != MZ_SCALING_NONE) {
         const double most = mz_dtype_largest(t->dtype);
         x /= (double)t->scale[mz_scale_index(t, logical)];
-        x = isinf(x) ? x : x > most ? most : x < -most ? -most : x; // NaN stays one
+        x = isinf(x) ? x : x > most ? most : x < -most ? -most : x; // NaN stays NaN
     }
-    double rounded = mezzo_round_to(x, t->dtype); // the one rounding: the conversions below are exact
+    double rounded = mezzo_round_to(x, t->dtype); // the only rounding: the conversions below are exact
     switch (t->dtype) {
     case MEZZO_F64:
         ((double *)t->data)[i] = rounded;
@@ -79,11 +79,12 @@ int32_t mz_ref_integer(const mz_tensor *t, int64_t i) {
     return ((const int32_t *)t->data)[mz_tensor_index(t, i)];
 }
 
-// Where logical elements are is marked by walking them in order: what lies between two of them is padding.
+// Clears padding, which is what lies between logical elements when they are visited in order.
 void mz_ref_clear_padding(const mz_tensor *t) {
     size_t size = mezzo_dtype_size(t->dtype);
     int64_t n = mz_shape_count(&t->shape), next = 0;
-    for (int64_t i = 0; t->storage.padded && !t->columnwise && i <= n; i++) { // quantize clears what is transposed
+    for (int64_t i = 0; t->storage.padded && !t->columnwise && i <= n; i++) { // quantize clears padding in transposed
+                                                                              // data
         int64_t at = i < n ? mz_tensor_index(t, i) : mz_stored_count(&t->shape, &t->storage);
         memset((char *)t->data + (size_t)next * size, 0, (size_t)(at - next) * size);
         next = at + 1;
@@ -99,7 +100,7 @@ double *mz_ref_operand(mz_ref_scratch *scratch, const mz_tensor *t, mezzo_dtype 
         return NULL;
     int64_t n = mz_shape_count(&t->shape);
     double *copy = scratch->next;
-    bool exact = t->scaling != MZ_SCALING_NONE; // rounded when it was made, and a product takes it as it is
+    bool exact = t->scaling != MZ_SCALING_NONE; // it was rounded when it was made, and products use it unchanged
     for (int64_t i = 0; i < n; i++)
         copy[i] = exact ? mz_ref_get(t, i) : mezzo_round_to(mz_ref_get(t, i), compute);
     scratch->next += n;

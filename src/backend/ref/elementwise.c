@@ -3,7 +3,7 @@
 
 #include "backend/ref/ref.h"
 
-// GELU's tanh form: 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), Hendrycks & Gimpel 2016.
+// GELU's tanh form is 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), Hendrycks & Gimpel 2016.
 static const double gelu_k = 0.79788456080286535588; // √(2/π)
 static const double gelu_c = 0.044715;
 
@@ -30,7 +30,7 @@ double mz_ref_activation_dx(mz_act act, double dy, double x) {
     double s, t;
     switch (act) {
     case MZ_ACT_RELU:
-        return x <= 0 ? 0 : dy; // a choice, not a product: an infinite dy at x < 0 is still 0, as in torch
+        return x <= 0 ? 0 : dy; // a selection, not a product: an infinite dy at x < 0 is still 0, as in PyTorch
     case MZ_ACT_GELU:           // Φ(x) + x·φ(x)
         return dy * (0.5 * (1 + erf(x * M_SQRT1_2)) + x * exp(-0.5 * x * x) * (0.5 * M_2_SQRTPI * M_SQRT1_2));
     case MZ_ACT_GELU_TANH:
@@ -50,11 +50,11 @@ double mz_ref_dropout_factor(const mz_call *call, int64_t element) {
                          .tensor = call->attrs.rng};
     uint32_t words[4];
     mz_philox(key, (uint64_t)element >> 2, words);
-    // The factor is FP32 because every backend has it so: dropout is then one correctly rounded product everywhere.
+    // The factor is FP32, as in every backend, so that dropout is one correctly rounded product everywhere.
     return mz_uniform(words[element & 3]) >= call->attrs.p ? (double)(float)(1 / (1 - (double)call->attrs.p)) : 0;
 }
 
-// Returns where element i of y comes from in an operand: dimensions side by side from the last, those of 1 repeat.
+// Returns the element of an operand for element i of y: dimensions are aligned from the last, and those of 1 repeat.
 static int64_t broadcast_at(const mz_shape *from, const mz_shape *y, int64_t i) {
     int64_t at = 0, stride = 1;
     for (int d = 1; d <= from->rank; d++) {
@@ -132,7 +132,7 @@ static void activate_dx(const mz_call *call, mz_act act) {
     }
 }
 
-// Row r of F numbers has its gate at r·2F, and the other factor F after it.
+// The gate of row r of F numbers is at r·2F, and the other factor F numbers further.
 void mz_ref_swiglu(const mz_call *call) {
     const mz_shape *shape = &mz_out(call, swiglu, y)->shape;
     int64_t n = mz_shape_count(shape), width = shape->dim[shape->rank - 1];
@@ -173,7 +173,7 @@ void mz_ref_dropout(const mz_call *call) {
     int64_t n = mz_shape_count(&mz_out(call, dropout, y)->shape);
     for (int64_t i = 0; i < n; i++) {
         double factor = mz_ref_dropout_factor(call, i);
-        // A dropped infinity is 0, not NaN.
+        // A dropped infinity becomes 0, not NaN.
         mz_ref_put(mz_out(call, dropout, y), i, factor == 0 ? 0 : factor * mz_ref_get(mz_in(call, dropout, x), i));
     }
 }

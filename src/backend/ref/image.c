@@ -5,7 +5,7 @@
 #include "backend/ref/ref.h"
 
 // --- convolution ---------------------------------------------------------------------------------------------------
-// x [B, H, W, C], w [N, R, S, C/groups], y [B, P, Q, N].
+// The sizes of a convolution: x [B, H, W, C], w [N, R, S, C/groups], y [B, P, Q, N].
 typedef struct convolution {
     int64_t b, h, w, c, n, r, s, depth, p, q; // depth: channels of x in a group
     const mz_attrs *attrs;
@@ -25,8 +25,8 @@ static convolution convolution_of(const mz_call *call, const mz_shape *x, const 
                          .attrs = &call->attrs};
 }
 
-// Returns the element of x that row p, column q of y meets at (r, s), channel d of the group of channel n; -1: in the
-// padding.
+// Returns the element of x that row p, column q of y multiplies at (r, s), for channel d of the group of channel n; -1:
+// it is padding.
 static int64_t met(const convolution *v, int64_t image, int64_t p, int64_t q, int64_t r, int64_t s, int64_t n,
                    int64_t d) {
     int64_t h = p * v->attrs->stride - v->attrs->pad_before + r, w = q * v->attrs->stride - v->attrs->pad_before + s;
@@ -35,7 +35,7 @@ static int64_t met(const convolution *v, int64_t image, int64_t p, int64_t q, in
                                                     : ((image * v->h + h) * v->w + w) * v->c + group * v->depth + d;
 }
 
-// Calls `term` for every pair of an element of x and one of w that an element of y sums the product of.
+// Calls `term` for every pair of an element of x and one of w whose product an element of y sums.
 typedef void term_fn(void *sums, const double *a, const double *b, int64_t x, int64_t w, int64_t y);
 static void each_term(const convolution *v, term_fn *term, void *sums, const double *a, const double *b) {
     const int64_t taps = v->r * v->s * v->depth;
@@ -106,7 +106,7 @@ void mz_ref_conv2d_dw(const mz_call *call) {
 }
 
 // --- group norm ----------------------------------------------------------------------------------------------------
-// x [B, pixels, C] in groups of `depth` channels.
+// The sizes of a norm: x [B, pixels, C] in groups of `depth` channels.
 typedef struct groups {
     int64_t b, pixels, c, groups, depth;
 } groups;
@@ -149,9 +149,9 @@ void mz_ref_group_norm(const mz_call *call) {
     }
 }
 
-// With x̂ = (x - mean)·rstd, n = x̂·weight + bias, s = 1 + scale, z = n·s + shift and dz = dy·act'(z): dshift = Σ dz,
-// dscale = Σ dz·n over an image's pixels; dbias = Σ dz·s, dweight = Σ dz·s·x̂ over images too; g = dz·s·weight, dx =
-// rstd·(g - mean(g) - x̂·mean(g·x̂)) over the group.
+// Holds derivatives. With x̂ = (x - mean)·rstd, n = x̂·weight + bias, s = 1 + scale, z = n·s + shift and dz =
+// dy·act'(z): dshift = Σ dz, dscale = Σ dz·n over an image's pixels; dbias = Σ dz·s, dweight = Σ dz·s·x̂, both also
+// over images; g = dz·s·weight, dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) over the group.
 typedef struct derivatives {
     double normal, n, s, dz, g;
 } derivatives;

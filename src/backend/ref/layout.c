@@ -1,4 +1,4 @@
-// Runs ops that move elements: casts, tables, pieces.
+// Runs ops that move elements: casts, tables, parts of tensors.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -9,7 +9,7 @@ void mz_ref_cast(const mz_call *call) {
         mz_ref_put(mz_out(call, cast, y), i, mz_ref_get(mz_in(call, cast, x), i));
 }
 
-// Programs let the two values share memory, so this runs only where a caller asks for it by hand.
+// Programs let the two values share memory, so this runs only in a call that is made outside a program.
 void mz_ref_reshape(const mz_call *call) {
     mz_ref_cast(call);
 }
@@ -29,7 +29,7 @@ void mz_ref_constant(const mz_call *call) {
         mz_ref_put(mz_out(call, constant, y), i, (double)call->attrs.alpha);
 }
 
-// An id outside the table gives a row of NaN, which the non-finite guard sees.
+// An id outside the table gives a row of NaN, which the guard notices.
 void mz_ref_embedding(const mz_call *call) {
     const mz_tensor *table = mz_in(call, embedding, table), *ids = mz_in(call, embedding, ids); // [V, C], [N]
     int64_t rows = table->shape.dim[0], width = table->shape.dim[1], n = mz_shape_count(&ids->shape);
@@ -56,7 +56,7 @@ void mz_ref_embedding_bwd(const mz_call *call) {
         mz_ref_put_gradient(call, 0, i, sum[i]);
 }
 
-// Copies one piece between the whole and a part that starts at `from` along the axis.
+// Copies one part between the whole and a tensor that starts at `from` along the axis.
 static void copy_part(const mz_tensor *whole, const mz_tensor *part, int axis, int64_t from, bool into_whole) {
     mz_ref_view w = mz_ref_view_along(&whole->shape, axis), p = mz_ref_view_along(&part->shape, axis);
     for (int64_t o = 0; o < p.outer; o++)
@@ -95,7 +95,7 @@ void mz_ref_pad(const mz_call *call) {
     copy_part(mz_out(call, pad, y), mz_in(call, pad, x), call->attrs.axis, call->attrs.begin, true);
 }
 
-// The element of x [outer, axis, inner] that index j of the column (o, i) names; -1: past either end.
+// Returns the element of x [outer, axis, inner] that index j of the column (o, i) names; -1: past either end.
 static int64_t indexed(const mz_call *call, const mz_tensor *x, int64_t o, int64_t j, int64_t i, int64_t n) {
     const mz_ref_view v = mz_ref_view_along(&x->shape, call->attrs.axis);
     int64_t at = mz_ref_integer(mz_in(call, gather, index), call->attrs.elementwise ? (o * n + j) * v.inner + i : j);
@@ -103,7 +103,7 @@ static int64_t indexed(const mz_call *call, const mz_tensor *x, int64_t o, int64
     return at < 0 || at >= v.axis ? -1 : (o * v.axis + at) * v.inner + i;
 }
 
-static int64_t indices_of(const mz_call *call) { // along the axis
+static int64_t indices_of(const mz_call *call) { // number of indices along the axis
     const mz_shape *index = &call->in[1].shape;
     return call->attrs.elementwise ? index->dim[call->attrs.axis] : mz_shape_count(index);
 }
@@ -136,7 +136,7 @@ void mz_ref_scatter_add(const mz_call *call) {
         mz_ref_put(y, k, sum[k]);
 }
 
-// Element i of y, by its indices, is at the same indices of x in x's order of dimensions.
+// Element i of y has, with its indices permuted, the same place in x.
 void mz_ref_permute(const mz_call *call) {
     const mz_shape *x = &mz_in(call, permute, x)->shape, *y = &mz_out(call, permute, y)->shape;
     for (int64_t i = 0, n = mz_shape_count(y); i < n; i++) {

@@ -10,7 +10,7 @@ static int64_t counted_rows(const mz_call *call, const mz_tensor *targets) {
     return n;
 }
 
-// Logit i, soft-capped where there is a cap.
+// Returns logit i, soft-capped where there is a cap.
 static double logit_at(const mz_call *call, const mz_tensor *x, int64_t i) {
     const double cap = (double)call->attrs.score_cap, value = mz_ref_get(x, i);
     return cap > 0 ? cap * tanh(value / cap) : value;
@@ -25,8 +25,8 @@ static double log_sum_exp(const mz_call *call, const mz_tensor *x, int64_t start
     return max + log(sum);
 }
 
-// A target outside [0, V) that is not ignored makes the loss NaN, and its row's gradient too: kernels cannot report bad
-// data, the non-finite guard can.
+// A target outside [0, V) that is not ignored makes the loss NaN, and its row's gradient, too: kernels cannot report
+// bad data, but the guard notices NaN.
 void mz_ref_cross_entropy(const mz_call *call) {
     const mz_tensor *logits = mz_in(call, cross_entropy, logits), *targets = mz_in(call, cross_entropy, targets);
     int64_t width = logits->shape.dim[logits->shape.rank - 1], rows = mz_shape_count(&logits->shape) / width;
@@ -43,7 +43,8 @@ void mz_ref_cross_entropy(const mz_call *call) {
     mz_ref_put(mz_out(call, cross_entropy, loss), 0, counted > 0 ? loss / (double)counted : 0);
 }
 
-// dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² of capped logits; 0 where the target is ignored.
+// Computes dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² for capped logits; 0 where the target is
+// ignored.
 void mz_ref_cross_entropy_dx(const mz_call *call) {
     const mz_tensor *logits = mz_in(call, cross_entropy_dx, logits), *targets = mz_in(call, cross_entropy_dx, targets),
                     *lse = mz_in(call, cross_entropy_dx, lse), *dx = mz_out(call, cross_entropy_dx, dx);

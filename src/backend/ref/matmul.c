@@ -6,8 +6,8 @@
 #include "base/blocks.h"
 #include "backend/scales.h"
 
-// An operand [n, k], or [k, n] where it is summed over its first dimension, as attrs.blocks stores it: in blocks
-// along k. Its numbers are FP32's or fewer.
+// Reads an operand [n, k], or [k, n] where the product sums over its first dimension, in blocks along k as attrs.blocks
+// stores it. Its numbers have at most FP32's bits.
 static const double *operand(mz_ref_scratch *scratch, const mz_call *call, int slot, int64_t k, bool first) {
     double *x = mz_ref_operand(scratch, &call->in[slot], call->numerics.compute);
     const int64_t count = mz_shape_count(&call->in[slot].shape), n = count / k, stride = first ? n : 1;

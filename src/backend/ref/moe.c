@@ -1,9 +1,9 @@
-// Computes a mixture of experts: the choice of experts, rows there and back, and the experts' products.
+// Computes a mixture of experts: the choice of experts, dispatch and combine, and the experts' products.
 #include <math.h>
 
 #include "backend/ref/ref.h"
 
-// NaN counts as the largest number, as in torch.topk: it is chosen, so that it reaches the output.
+// Compares numbers where NaN is the largest, as in torch.topk: it is chosen, so that it reaches the output.
 static bool larger(double a, double b) {
     return a > b || (isnan(a) && !isnan(b));
 }
@@ -15,7 +15,7 @@ static double sigmoid(double x) {
 typedef struct token {
     const mz_call *call;
     const mz_tensor *logits;
-    int64_t start, experts; // of its logits
+    int64_t start, experts; // the first of its logits; their number
     double lse;             // of its logits, where scores are softmax(logits)
 } token;
 
@@ -35,8 +35,8 @@ static double score_at(const token *t, int64_t e) {
     return t->call->attrs.softmax ? exp(x - t->lse) : sigmoid(x);
 }
 
-// Returns what expert e of a token is chosen by; experts outside the best groups count as -∞. A group is as good as its
-// two best.
+// Returns the number by which expert e of a token is chosen; experts outside the best groups count as -∞. The sum of a
+// group's two best scores ranks it.
 static double choice(const token *t, int64_t e) {
     double score = score_at(t, e);
     return mz_present(mz_in(t->call, route, bias)) ? score + mz_ref_get(mz_in(t->call, route, bias), e) : score;
@@ -97,9 +97,9 @@ void mz_ref_route(const mz_call *call) {
     }
 }
 
-// w_j = α·s_j/S, S = Σ s + 1e-20, s = sigmoid(x): dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not normalised:
-// α·dw_j·s_j·(1 - s_j). Of softmax: α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j; not normalised: α·(dw_e - Σ_i dw_i·s_i)·s_e for
-// every expert, dw_e 0 of what was not chosen.
+// Computes, for w_j = α·s_j/S, S = Σ s + 1e-20, s = sigmoid(x): dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j); not
+// normalized: α·dw_j·s_j·(1 - s_j). For softmax: α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j; not normalized: α·(dw_e - Σ_i
+// dw_i·s_i)·s_e for every expert, with dw_e 0 where it was not chosen.
 void mz_ref_route_dx(const mz_call *call) {
     const mz_tensor *dw = mz_in(call, route_dx, dweights), *x = mz_in(call, route_dx, logits),
                     *indices = mz_in(call, route_dx, indices), *dx = mz_out(call, route_dx, dx);
@@ -126,7 +126,7 @@ void mz_ref_route_dx(const mz_call *call) {
     }
 }
 
-// An index that is no expert counts as the last one: every row has a place whatever the numbers are.
+// An index that is no expert counts as the last one, so that every row has a place for any numbers.
 void mz_ref_expert_order(const mz_call *call) {
     const mz_tensor *indices = mz_in(call, expert_order, indices);
     int64_t experts = call->attrs.experts, rows = mz_shape_count(&indices->shape), r = 0;

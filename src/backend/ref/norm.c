@@ -3,8 +3,8 @@
 
 #include "backend/ref/ref.h"
 
-// The value that is normalised: x + residual as `sum` stores it, so that backward, which reads `sum`, sees the same
-// numbers.
+// Returns the normalized value's input: x + residual as `sum` stores it, so that backward, which reads `sum`, sees the
+// same numbers.
 static double layernorm_input(const mz_call *call, int64_t i) {
     double s = mz_ref_get(mz_in(call, layernorm, x), i);
     if (mz_present(mz_in(call, layernorm, residual)))
@@ -43,15 +43,15 @@ void mz_ref_layernorm(const mz_call *call) {
     }
 }
 
-// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂,
-// dbias = Σ_rows dy.
+// Computes, with x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres, dweight =
+// Σ_rows dy·x̂, dbias = Σ_rows dy.
 void mz_ref_layernorm_bwd(const mz_call *call) {
     const mz_tensor *dy = mz_in(call, layernorm_bwd, dy), *x = mz_in(call, layernorm_bwd, x),
                     *weight = mz_in(call, layernorm_bwd, weight), *dres = mz_in(call, layernorm_bwd, dres);
     const mz_tensor *dx = mz_out(call, layernorm_bwd, dx);
     const mz_shape *shape = &dx->shape;
     int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
-    // Columns first: dx may overwrite dy.
+    // Columns come first, because dx may overwrite dy.
     for (int64_t c = 0; c < width; c++) {
         double dweight = 0, dbias = 0;
         for (int64_t r = 0; r < rows; r++) {
@@ -96,12 +96,12 @@ void mz_ref_layernorm_bwd(const mz_call *call) {
     }
 }
 
-// Returns what a column is multiplied by.
+// Returns a column's factor.
 static double rmsnorm_weight(const mz_call *call, const mz_tensor *weight, int64_t c) {
     return mz_present(weight) ? mz_ref_get(weight, c) + (double)call->attrs.offset : 1;
 }
 
-// The value that is normalised, as layernorm_input.
+// Returns the normalized value's input, as layernorm_input does.
 static double rmsnorm_input(const mz_call *call, int64_t i) {
     double s = mz_ref_get(mz_in(call, rmsnorm, x), i);
     if (mz_present(mz_in(call, rmsnorm, residual)))
@@ -131,7 +131,8 @@ void mz_ref_rmsnorm(const mz_call *call) {
     }
 }
 
-// With x̂ = x·rstd and g = dy·(weight + offset): dx = rstd·(g - x̂·mean(g·x̂)) + dres, dweight = Σ_rows dy·x̂.
+// Computes, with x̂ = x·rstd and g = dy·(weight + offset): dx = rstd·(g - x̂·mean(g·x̂)) + dres, dweight = Σ_rows
+// dy·x̂.
 void mz_ref_rmsnorm_bwd(const mz_call *call) {
     const mz_tensor *dy = mz_in(call, rmsnorm_bwd, dy), *x = mz_in(call, rmsnorm_bwd, x),
                     *weight = mz_in(call, rmsnorm_bwd, weight), *rstds = mz_in(call, rmsnorm_bwd, rstd);
@@ -139,7 +140,7 @@ void mz_ref_rmsnorm_bwd(const mz_call *call) {
     const mz_shape *shape = &dx->shape;
     int64_t width = shape->dim[shape->rank - 1], rows = mz_shape_count(shape) / width;
     for (int64_t c = 0; mz_present(mz_out(call, rmsnorm_bwd, dweight)) && c < width;
-         c++) { // columns first: dx may overwrite dy
+         c++) { // columns come first, because dx may overwrite dy
         double dweight = 0;
         for (int64_t r = 0; r < rows; r++)
             dweight += mz_ref_get(dy, r * width + c) * mz_ref_get(x, r * width + c) * mz_ref_get(rstds, r);
@@ -177,7 +178,7 @@ void mz_ref_softmax(const mz_call *call) {
     }
 }
 
-// dx = y·(dy - Σ dy·y)
+// Computes dx = y·(dy - Σ dy·y).
 void mz_ref_softmax_dx(const mz_call *call) {
     const mz_tensor *dy = mz_in(call, softmax_dx, dy), *y = mz_in(call, softmax_dx, y),
                     *dx = mz_out(call, softmax_dx, dx);

@@ -50,7 +50,7 @@ static double number(const mz_call *call, int64_t i) {
     return mezzo_round_to(z, call->attrs.via);
 }
 
-// Returns infinity if a number is NaN, because every device records the same bits of infinity.
+// Returns the amax; infinity if a number is NaN, so that every device records the same bits.
 static float amax_of(const mz_call *call, int64_t n) {
     double amax = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -80,13 +80,13 @@ static void find_block_scales(const mz_call *call, const mz_tensor *y, const mz_
     for (int64_t i = 0; i < n; i++) {
         float *amax = &scale[mz_scale_index(y, i)];
         const float magnitude = (float)fabs(number(call, i));
-        *amax = magnitude > *amax || isnan(magnitude) ? magnitude : *amax; // a NaN stays: nothing is greater
+        *amax = magnitude > *amax || isnan(magnitude) ? magnitude : *amax; // NaN stays, because no number is greater
     }
     for (int64_t i = 0; i < parts; i++)
         scale[i] = mz_scale_for(scale[i], y->dtype);
 }
 
-// Transposed codes have zeros after each column's rows, and in padding.
+// Writes zeros after each column's rows of transposed data, and into padding.
 static void clear_columnwise(const mz_call *call) {
     const int slots[] = {MZ_OUT(quantize, columnwise), MZ_OUT(quantize, act_out)};
     for (size_t k = 0; k < MZ_COUNT(slots); k++)

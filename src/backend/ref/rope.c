@@ -10,8 +10,8 @@ static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
     return s->divisor > 0 ? f * kept + f / s->divisor * (1 - kept) : f;
 }
 
-// Frequencies and angles are FP32 numbers in the models' own code, and a rounding of an angle of 1,000 is not small: so
-// they are part of what the op computes. freq_i = 1/theta^(2i/R).
+// Computes the table with FP32 frequencies and angles, as the models' published code does: the rounding of an angle of
+// 1,000 is not small, so it is part of the op. freq_i = 1/theta^(2i/R).
 void mz_ref_rope_table(const mz_call *call) {
     const mz_tensor *positions = mz_in(call, rope_table, positions),
                     *table = mz_out(call, rope_table, table); // [T], [T, R]
@@ -32,7 +32,7 @@ void mz_ref_rope(const mz_call *call) {
                     *y = mz_out(call, rope, y);                                        // [B, T, W]
     int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2; // [T, R] or [B·T, R]
     int64_t width = x->shape.dim[2] / call->attrs.heads, heads = mz_shape_count(&x->shape) / width;
-    for (int64_t h = 0; h < heads; h++) { // over all rows
+    for (int64_t h = 0; h < heads; h++) { // heads of all rows
         const int64_t at = h * width, t = h / call->attrs.heads % length;
         int64_t transposed = h % call->attrs.heads < call->attrs.rotated ? dims : 0;
         for (int64_t i = 0; i < transposed / 2; i++) {

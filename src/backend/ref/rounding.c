@@ -15,7 +15,7 @@ typedef struct matrix {
     mezzo_dtype via;
 } matrix;
 
-typedef struct box { // of a matrix
+typedef struct box { // a part of a matrix
     int64_t row, column, rows, columns;
 } box;
 
@@ -32,7 +32,7 @@ static float number_at(const matrix *m, int64_t row, int64_t column) {
     return x;
 }
 
-static box cut(const matrix *m, box b) { // what of it lies in the matrix
+static box cut(const matrix *m, box b) { // the part of the box inside the matrix
     b.rows = b.rows < m->rows - b.row ? b.rows : m->rows - b.row;
     b.columns = b.columns < m->columns - b.column ? b.columns : m->columns - b.column;
     return b;
@@ -60,7 +60,7 @@ static float scale_of(const mz_rounding_how *how, uint8_t code, float tensor) {
                                             : mezzo_e8m0_to_f32(code);
 }
 
-// The numbers that share the scale of one at (row, column).
+// Returns the box of numbers that share the scale of the one at (row, column).
 static box sharing(const mz_rounding_how *how, bool columnwise, const matrix *m, int64_t row, int64_t column) {
     if (how->blocks == MEZZO_BLOCKS_NONE && !mz_scaling_in_blocks(how->scaling))
         return (box){0, 0, m->rows, m->columns};
@@ -70,7 +70,7 @@ static box sharing(const mz_rounding_how *how, bool columnwise, const matrix *m,
     return cut(m, (box){row / down * down, column / right * right, down, right});
 }
 
-typedef struct scaled { // the box whose scale was found last
+typedef struct scaled { // the last box whose scale was computed
     box of;
     float scale;
 } scaled;
@@ -86,7 +86,7 @@ static float scale_at(const mz_call *call, int f, const matrix *m, int64_t row, 
     const float amax = whole ? mz_bits_float(found->amax) : amax_of(m, b);
     const uint8_t code = code_of(how, amax, tensor);
     *last = (scaled){b, scale_of(how, code, tensor)};
-    if (b.row == row && b.column == column) // the first to ask
+    if (b.row == row && b.column == column) // only its first number counts the scale
         found->scales[code] += amax > 0 && isfinite(amax) && last->scale > 0;
     return last->scale;
 }
@@ -118,7 +118,7 @@ static double add_up(double *sums, int n) {
     return sums[0];
 }
 
-// Along the runs, so that neighbours share a scale.
+// Rounds a tile along its runs, so that neighbours share a scale.
 static void round_tile(const mz_call *call, int f, const matrix *m, box tile, double sums[2], mz_rounding_sums *found) {
     static const double zeros[MZ_ROUNDING_SUMS] = {0};
     const bool down = call->attrs.rounding->columnwise;

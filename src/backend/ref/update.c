@@ -1,6 +1,6 @@
 // Computes the update ops: gradient statistics, the step's decisions, optimizers, low copies and the loss scale. The
-// arithmetic on parameters is FP32, operation for operation torch's, with constants computed in FP64 and rounded once:
-// it defines what a step is, so here FP64 would not be the truth but another optimizer.
+// arithmetic on parameters is FP32, in the same operations as PyTorch, with constants that are computed in FP64 and
+// rounded once. It defines what a step is: FP64 would be another optimizer, not a more exact one.
 #include <math.h>
 
 #include "backend/ref/ref.h"
@@ -145,7 +145,7 @@ void mz_ref_inspect(const mz_call *call) {
             for (int64_t k = start; k < start + length; k++)
                 look_at(mz_ref_get(&call->in[i], k), call->attrs.limit, &found[i]);
         }
-        found[i].low += 0.0f; // one zero, not two
+        found[i].low += 0.0f; // turns -0 into 0
         found[i].high += 0.0f;
         if (state != NULL && mz_inspection_bad(&found[i]))
             state->bad |= i == 0 ? call->attrs.bad_first : call->attrs.bad_rest;
@@ -160,11 +160,11 @@ static void store_low_copy(const mz_tensor *low_copy, const mz_segment *segment,
     mz_ref_put(&t, i, (double)master);
 }
 
-// How a segment's masters are stored is the segment's business: update.h says how each kind is made.
+// Holds a segment's masters in their format; update.h says how each is made.
 typedef struct masters {
     const mz_segment *segment;
     float *fp32;
-    uint16_t *high, *low; // not FP32: the low copy; split: the rest
+    uint16_t *high, *low; // not FP32: the low copy; split: the low halves
     mz_philox_key key;
 } masters;
 
@@ -186,7 +186,7 @@ static float master_get(const masters *m, int64_t i) {
                                                     : mezzo_bf16_to_f32(m->high[i]);
 }
 
-// Element `e` of the parameter, stored at i.
+// Stores element `e` of the parameter, at i.
 static void master_put(const masters *m, const mz_tensor *low_copy, int64_t e, int64_t i, float x) {
     uint32_t words[4];
     if (m->segment->master == MEZZO_MASTER_FP32) {
@@ -200,7 +200,7 @@ static void master_put(const masters *m, const mz_tensor *low_copy, int64_t e, i
     }
 }
 
-// Computes what element i of the parameter becomes, stored or averaged as update.h says.
+// Updates the moving average of element i of the parameter, as update.h says.
 static void average(const mz_call *call, int slot, const mz_segment *segment, int64_t i, float master) {
     const mz_opt_state *state = mz_in(call, adamw, state)->data;
     if (!mz_present(&call->out[slot]))
@@ -210,8 +210,8 @@ static void average(const mz_call *call, int slot, const mz_segment *segment, in
     *ema = state->step == 1 ? master : *ema + fresh * (master - *ema);
 }
 
-// The moments of a call, m (with a sign) and v, and the block of 8-bit ones that the element under way is in. All kinds
-// have the same slots.
+// Holds the moments of a call, m (with a sign) and v, and the block of 8-bit moments with the present element. All
+// kinds have the same slots.
 enum { M = MZ_OUT(adamw, m), LOW_COPY = MZ_OUT(adamw, low_copy), EMA = MZ_OUT(adamw, ema) };
 typedef struct moments {
     const mz_call *call;
@@ -259,13 +259,13 @@ static void put_moments(moments *kept, mz_philox_key key, const mz_segment *segm
     }
 }
 
-// The numbers of an element: its gradient, master and moments.
+// Holds the numbers of an element: its gradient, master and moments.
 typedef struct element {
     float g, p, moment[MZ_KIND_MOMENTS];
 } element;
 typedef void formula(const void *constants, element *x);
 
-// Does what all kinds do: constants[1] are those of parameters with weight decay.
+// Does what all kinds share; constants[1] belong to parameters with weight decay.
 static void update(const mz_call *call, formula *apply, const void *const constants[2], moments *kept) {
     const mz_opt_state *state = mz_in(call, adamw, state)->data;
     int64_t n_segments;
@@ -335,8 +335,8 @@ void mz_ref_refresh(const mz_call *call) {
     }
 }
 
-// torch's _amp_update_scale_, but: growth at or past the interval, the cap, the floor and the hysteresis. A scale that
-// would become infinite stays as it is.
+// Follows torch's _amp_update_scale_, with these additions: growth at or past the interval, the cap, the floor and the
+// hysteresis. A scale that would become infinite stays unchanged.
 static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, bool found) {
     if (found) {
         bool at_floor = update->min_scale > 0 && (double)block->scale <= update->min_scale;
@@ -349,7 +349,7 @@ static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, 
     }
     block->floor_hits = 0;
     block->hysteresis = 0;
-    // Compared before the increment: a tracker at INT32_MAX must not wrap.
+    // The comparison comes before the increment, because a tracker at INT32_MAX must not wrap.
     if ((int64_t)block->tracker + 1 < update->growth_interval) {
         ++block->tracker;
         return;

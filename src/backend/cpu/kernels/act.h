@@ -5,8 +5,8 @@
 #include "backend/cpu/kernels/vec.h"
 #include "graph/op.h"
 
-// GELU's tanh form, 0.5·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), is x·sigmoid(2u): no cancellation for
-// negative x.
+// Computes GELU's tanh form, 0.5·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), as x·sigmoid(2u), without
+// cancellation for negative x.
 static inline vf gelu_tanh_sigmoid(vf x) {
     const float k = 1.5957691216057308f; // 2·√(2/π)
     return vsigmoid(x * vfma(x * x, vset(k * 0.044715f), vset(k)));
@@ -29,11 +29,11 @@ static inline vf vact(mz_act act, vf x) {
     }
 }
 
-// dy·act'(x)
+// Computes dy·act'(x).
 static inline vf vact_dx(mz_act act, vf dy, vf x) {
     vf s, cdf, pdf;
     switch (act) {
-    case MZ_ACT_RELU: // a choice, not a product: an infinite dy at x <= 0 is still 0, as in torch
+    case MZ_ACT_RELU: // a selection, not a product: an infinite dy at x <= 0 is still 0, as in PyTorch
         return vselect(vless_equal(x, (vf){0}), (vf){0}, dy);
     case MZ_ACT_GELU: // Φ(x) + x·φ(x)
         vnormal(x, &cdf, &pdf);

@@ -4,26 +4,27 @@
 // held.
 #include "backend/cpu/kernels/amx_attention.h"
 
-// 256 keys: a row's maximum, its sum and the rescaling of what was gathered are once in 16 vectors. Rows of the blocks
-// are one line longer than a power of two, so that a tile's 16 rows do not share a few sets of the L1 cache.
+// A block has 256 keys, so that a row's maximum, its sum and the rescaling of its results are computed once in 16
+// vectors. Rows of the blocks are one line longer than a power of two, so that a tile's 16 rows do not share a few sets
+// of the L1 cache.
 enum { QUERIES = 32, KEYS = 256, SCORE_ROW = KEYS + 16, P_ROW = KEYS + 32 };
 
-// A thread's memory.
+// Holds a thread's memory.
 typedef struct forward_block {
-    uint16_t *keys, *values;           // one head's: pack_columns, pack_pairs; both of `length` positions
+    uint16_t *keys, *values;           // of one head: pack_columns, pack_pairs; both of `length` positions
     uint16_t *q, *p;                   // [QUERIES][depth], [QUERIES][P_ROW]
     float *scores, *out;               // [QUERIES][SCORE_ROW], [QUERIES][depth]
-    size_t kv_plane, q_plane, p_plane; // elements from one part to the next
+    size_t kv_plane, q_plane, p_plane; // elements from one BF16 term to the next
     float max[QUERIES], sum[QUERIES];  // by row; max·log₂e/√D
-    int depth;                         // D in whole 32s
-    int64_t length;                    // T in whole 32s
-    int64_t unit, packed;              // whose keys and values these are, and how many positions of them
+    int depth;                         // D, rounded up to a multiple of 32
+    int64_t length;                    // T, rounded up to a multiple of 32
+    int64_t unit, packed;              // the head of these keys and values, and how many positions are packed
     float factors[KEYS + 2 * DROPOUT_RUN];
 } forward_block;
 
 static size_t forward_bytes(const heads *h, int parts) {
     size_t depth = mz_align_up((size_t)h->width, 32), length = mz_align_up((size_t)h->length, 32);
-    size_t low = 2 * length * depth + QUERIES * (depth + P_ROW); // elements of 16 bits
+    size_t low = 2 * length * depth + QUERIES * (depth + P_ROW); // in 16-bit elements
     return (size_t)parts * low * 2 + QUERIES * (SCORE_ROW + depth) * sizeof(float) + 64;
 }
 
@@ -49,7 +50,7 @@ static void forward_begin(forward_block *w, const heads *h, int parts, char *mem
     w->packed = 0;
 }
 
-// Keys and values of batch b and kv head g up to position `end`. Tiles that the last query block packed stay.
+// Packs keys and values of batch b and kv head g up to position `end`; tiles that an earlier query block packed stay.
 static void pack_to(forward_block *w, const mz_call *call, const heads *h, int parts, int64_t b, int64_t g,
                     int64_t end) {
     const mz_tensor *k = &call->in[h->packed ? 0 : 1], *v = &call->in[h->packed ? 0 : 2];
@@ -67,7 +68,7 @@ static void pack_to(forward_block *w, const mz_call *call, const heads *h, int p
     w->packed = end;
 }
 
-// scores[32][n] = q·keysᵀ for keys from j0 on, n a multiple of 32.
+// Computes scores[32][n] = q·keysᵀ for keys from j0 on, n a multiple of 32.
 ALWAYS void score_block(forward_block *w, const int parts, int64_t j0, int n) {
     const size_t q_row = 2 * (size_t)w->depth, tiles = AMX_BYTES * (size_t)(w->depth / 32); // bytes of 16 keys
     const amx_operand q = {(const char *)w->q, q_row, 64, 2 * w->q_plane};
@@ -77,7 +78,7 @@ ALWAYS void score_block(forward_block *w, const int parts, int64_t j0, int n) {
                         SCORE_ROW * sizeof(float));
 }
 
-// out[32][depth] (+)= p·values.
+// Computes out[32][depth] (+)= p·values.
 ALWAYS void gather_block(forward_block *w, const int parts, int64_t j0, int n) {
     const size_t v_row = 4 * (size_t)w->depth;
     const amx_operand p = {(const char *)w->p, 2 * P_ROW, 64, 2 * w->p_plane};
@@ -87,7 +88,7 @@ ALWAYS void gather_block(forward_block *w, const int parts, int64_t j0, int n) {
                         (size_t)w->depth * sizeof(float));
 }
 
-// Stores which of a row's elements from `element` on dropout keeps, 16 to a mask.
+// Stores which of a row's elements from `element` on dropout keeps, 16 in a mask.
 static void keep_row(forward_block *w, const dropout_stream *stream, uint64_t element, int n, __mmask16 *keep) {
     if ((element & 3) == 0) {
         for (int j = 0; j < n; j += 64)
@@ -95,7 +96,7 @@ static void keep_row(forward_block *w, const dropout_stream *stream, uint64_t el
         return;
     }
     const float *factors = dropout_factors(stream, element, n, w->factors);
-    for (int j = 0; j < n; j += 16) // at p = 1 the factor is 0 for all of them
+    for (int j = 0; j < n; j += 16) // at p = 1 the factor is 0 for all elements
         keep[j / 16] = _mm512_cmp_ps_mask(_mm512_loadu_ps(factors + j), _mm512_setzero_ps(), _CMP_GT_OQ);
 }
 
@@ -109,7 +110,7 @@ ALWAYS void store_p(forward_block *w, const int parts, uint16_t *to, __m512 low,
     _mm512_store_si512(to + w->p_plane, narrow_two(_mm512_sub_ps(low, a), _mm512_sub_ps(high, b)));
 }
 
-// A row's running maximum becomes `max`: what was gathered before is rescaled.
+// Rescales a row's results when its running maximum becomes `max`.
 static void rescale_row(forward_block *w, int r, float before, float max) {
     __m512 factor = exp2_lanes(_mm512_set1_ps(before - max));
     float *out = w->out + (size_t)r * (size_t)w->depth;
@@ -118,9 +119,9 @@ static void rescale_row(forward_block *w, int r, float before, float max) {
         _mm512_store_ps(out + d, _mm512_mul_ps(_mm512_load_ps(out + d), factor));
 }
 
-// One row's scores of n keys become probabilities relative to its running maximum. In the last 32 keys of a diagonal
-// block row r sees the first r + 1 only; its p is 0 from there on. Dropout acts on the probabilities, not on their sum.
-// No branch depends on the row: a mispredicted one costs as much as three vectors.
+// Turns one row's scores of n keys into probabilities relative to its running maximum. In the last 32 keys of a
+// diagonal block row r sees only the first r + 1, and its p is 0 from there on. Dropout changes the probabilities, not
+// their sum. No branch depends on the row, because a mispredicted one costs as much as three vectors.
 ALWAYS void softmax_row(forward_block *w, const int parts, const bool dropped, float unit, bool first, bool diagonal,
                         int r, int n, const __mmask16 *keep) {
     const float *s = w->scores + (size_t)r * SCORE_ROW;
@@ -186,7 +187,7 @@ static void finish_queries(forward_block *w, const mz_call *call, const heads *h
         }
 }
 
-// Asks for 32 rows of what the next head will read: its rows lie too far apart for the hardware's prefetchers.
+// Prefetches 32 rows that the next head will read; these rows are too far apart for the hardware's prefetchers.
 static void prefetch_next(const mz_call *call, const heads *h, int64_t unit, int64_t q0) {
     if (unit + 1 >= h->batch * h->heads)
         return;
@@ -250,8 +251,8 @@ static size_t attention_workspace(const mezzo_device *device, const mz_call *cal
     return forward_bytes(&h, parts_of(call, mz_in(call, attention, q))) * (size_t)device->threads;
 }
 
-// A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and values are packed
-// once and the next head's can be asked for in time, unless there are too few heads to go round.
+// Runs the kernel. A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and
+// values are packed once and the next head's can be prefetched in time, unless there are too few heads for all threads.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
                        mz_in(call, attention, positions));

@@ -1,17 +1,18 @@
 // Computes causal attention, backward, on AMX tiles. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
-//   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
+//     dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
 // Everything is computed with keys in rows and queries in columns: pᵀ and dSᵀ, rounded to the operands' format, are
-// then left operands of dv and dk as they lie, lse and Δ are vectors and not numbers to spread, and only dSᵀ has to be
-// stored a second time, in pairs, for dqᵀ = kᵀ·dSᵀ. A block is 128 keys by 128 queries; its scores are made and used 32
-// × 32 at a time, in 8 KiB. Blocks of 64 would load and store their sums twice as often.
+// then left operands of dv and dk without a transposition, lse and Δ are vectors instead of broadcast numbers, and only
+// dSᵀ is stored a second time, in pairs, for dqᵀ = kᵀ·dSᵀ. A block is 128 keys by 128 queries; its scores are made and
+// used 32 × 32 at a time, in 8 KiB. Blocks of 64 would load and store their sums twice as often.
 //
-// One task owns a batch element's kv head: its sums are in a fixed order, so threads do not change a bit.
+// One task owns a batch element's kv head: its sums are in a fixed order, so the number of threads does not change a
+// bit.
 #include "backend/cpu/kernels/amx_attention.h"
 
 enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE, IN_POSITIONS };
 enum { BLOCK = 128, SQUARE = 32, P_ROW = BLOCK + 32 }; // P_ROW: see amx_attention.c
 
-// A thread's memory. All of one kv head's keys and one query head's queries.
+// Holds a thread's memory: all of one kv head's keys and one query head's queries.
 typedef struct backward_block {
     uint16_t *keys, *values, *keys_transposed; // left operands: rows, rows, pack_transposed
     uint16_t *q_columns, *dy_columns;          // right operands of the scores and of dy·v
@@ -20,11 +21,12 @@ typedef struct backward_block {
     float *dk, *dv;                            // [length][depth]
     float *dq;                                 // transposed: tiles [length/16][depth][16]
     float *scores, *dots;                      // [SQUARE][SQUARE]: 32 keys by 32 queries
-    float *lse, *delta;                        // [length]: lse·log₂e; both of the head at work
-    uint32_t *kept;                            // [BLOCK][BLOCK/32]: bit j%32 of word j/32 of a query: key j stays
-    size_t plane, p_plane, pairs_plane;        // elements from one part to the next
+    float *lse, *delta;                        // [length]: lse·log₂e; both of the present head
+    uint32_t *kept;                            // [BLOCK][BLOCK/32]: bit j%32 of word j/32 of a query: dropout keeps key
+                                               // j
+    size_t plane, p_plane, pairs_plane;        // elements from one BF16 term to the next
     int depth;
-    int64_t length; // T in whole squares
+    int64_t length; // T, rounded up to whole squares
     float factors[64 + 2 * DROPOUT_RUN];
 } backward_block;
 
@@ -34,7 +36,7 @@ static void *take_bytes(char **next, size_t bytes) {
     return start;
 }
 
-// Lays the thread's parts out from `memory` on (NULL: only to count) and returns their bytes.
+// Lays out the thread's buffers from `memory` on (NULL: only counts) and returns their bytes.
 static size_t backward_layout(backward_block *w, const heads *h, int parts, char *memory) {
     char *next = memory;
     w->depth = (int)mz_align_up((size_t)h->width, 32);
@@ -86,7 +88,7 @@ static void load_queries(backward_block *w, const mz_call *call, const heads *h,
     pack_pairs(&rows, 0, w->length, w->depth, parts, w->dy_pairs, w->plane);
     const float *lse = (const float *)call->in[IN_LSE].data + (b * h->heads + head) * h->length;
     for (int64_t r = 0; r < w->length; r++) {
-        // Positions past the end: e^(0 - lse) is 0, and so is everything after it.
+        // For positions past the end e^(0 - lse) is 0, and so is everything computed from it.
         w->lse[r] = r < h->length ? lse[r] * 0x1.715476p0f : 1e30f;
         w->delta[r] = 0;
         if (r >= h->length)
@@ -108,7 +110,7 @@ static void load_queries(backward_block *w, const mz_call *call, const heads *h,
 static void draw_block(backward_block *w, const heads *h, const dropout_stream *stream, int64_t row, int64_t i0,
                        int64_t j0) {
     for (int i = 0; i < BLOCK && i0 + i < h->length; i++)
-        for (int j = 0; j < BLOCK && j0 + j <= i0 + i; j += 64) { // no key after its position is read
+        for (int j = 0; j < BLOCK && j0 + j <= i0 + i; j += 64) { // keys after a query's position are not read
             __mmask16 keep[4] = {0};
             uint64_t element = (uint64_t)((row + i0 + i) * h->length + j0 + j);
             if ((element & 3) == 0) {
@@ -124,7 +126,7 @@ static void draw_block(backward_block *w, const heads *h, const dropout_stream *
         }
 }
 
-// sums[32 keys][32 queries] = rows·columns over the head's elements.
+// Computes sums[32 keys][32 queries] = rows·columns over the head's elements.
 ALWAYS void square_products(const backward_block *w, const int parts, const uint16_t *rows, const uint16_t *columns,
                             int64_t j, int64_t i, float *sums) {
     const size_t row = 2 * (size_t)w->depth, tiles = AMX_BYTES * (size_t)(w->depth / 32);
@@ -134,7 +136,7 @@ ALWAYS void square_products(const backward_block *w, const int parts, const uint
         column_products(parts, left, AMX_ROWS * row, right, w->depth / 32, false, sums + c, SQUARE * sizeof(float));
 }
 
-// Stores two rows (keys) of 16 queries in two parts: in rows, and in pairs where asked.
+// Stores two rows (keys) of 16 queries in two parts: in rows and, where asked, in pairs.
 ALWAYS void store_rows_and_pairs(const int parts, __m512 a, __m512 b, uint16_t *rows, size_t rows_plane,
                                  uint16_t *pairs, size_t pairs_plane) {
     for (int part = 0; part < parts; part++) {
@@ -155,20 +157,20 @@ typedef struct softmax_scale {
     bool dropped;
 } softmax_scale;
 
-// 32 keys from j, 32 queries from i (of the block at j0, i0): scores and dy·v become p·m and dS. `above`: queries
-// before a key are 0.
+// Turns scores and dy·v of 32 keys from j and 32 queries from i (of the block at j0, i0) into p·m and dS. `above`:
+// queries before a key get 0.
 ALWAYS void softmax_square(backward_block *w, const int parts, softmax_scale k, const bool above, int64_t j0,
                            int64_t i0, int j, int i) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     for (int c = 0; c < SQUARE; c += 16) {
         const __m512 lse = _mm512_load_ps(w->lse + i0 + i + c), delta = _mm512_load_ps(w->delta + i0 + i + c);
-        // Keys' bits of these 16 queries: query n's word in lane n.
+        // Collects the keys' bits of these 16 queries: query n's word in lane n.
         __m512i kept = _mm512_setzero_si512();
         if (k.dropped)
             kept = _mm512_i32gather_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(BLOCK / 32)),
                                           w->kept + (i + c) * (BLOCK / 32) + j / 32, 4);
         uint16_t *pairs = w->ds_pairs + (size_t)(j / 32 * (BLOCK / 16) + (i + c) / 16) * (AMX_BYTES / 2);
-        const int64_t ahead = j0 + j - (i0 + i + c); // the first key's lead over the first query
+        const int64_t ahead = j0 + j - (i0 + i + c); // how far the first key is after the first query
         for (int r = 0; r < SQUARE; r += 2) {
             __m512 p[2], ds[2];
             for (int n = 0; n < 2; n++) {
@@ -185,7 +187,7 @@ ALWAYS void softmax_square(backward_block *w, const int parts, softmax_scale k, 
                     __mmask16 stays = _mm512_test_epi32_mask(kept, _mm512_set1_epi32((int)(1u << (r + n))));
                     g = _mm512_maskz_mul_ps(stays, g, _mm512_set1_ps(k.drop));
                     ds[n] = _mm512_mul_ps(p[n], _mm512_sub_ps(g, delta));
-                    p[n] = _mm512_maskz_mov_ps(stays, p[n]); // 1/(1-p) comes at the end of dv
+                    p[n] = _mm512_maskz_mov_ps(stays, p[n]); // the factor 1/(1-p) is applied at the end of dv
                 } else {
                     ds[n] = _mm512_mul_ps(p[n], _mm512_sub_ps(g, delta));
                 }
@@ -197,7 +199,7 @@ ALWAYS void softmax_square(backward_block *w, const int parts, softmax_scale k, 
     }
 }
 
-// sums[nj keys][depth] += left·pairs over the block's ni queries: dv of p and dy, dk of dS and q.
+// Adds sums[nj keys][depth] += left·pairs over the block's ni queries: dv from p and dy, dk from dS and q.
 ALWAYS void add_keys(const backward_block *w, const int parts, const uint16_t *left, const uint16_t *pairs, int64_t j0,
                      int64_t i0, int nj, int ni, const bool diagonal, float *sums) {
     const size_t pair_row = 4 * (size_t)w->depth;
@@ -212,7 +214,7 @@ ALWAYS void add_keys(const backward_block *w, const int parts, const uint16_t *l
     }
 }
 
-// dqᵀ[depth][ni queries] += kᵀ·dSᵀ over the block's nj keys.
+// Adds dqᵀ[depth][ni queries] += kᵀ·dSᵀ over the block's nj keys.
 ALWAYS void add_queries(const backward_block *w, const int parts, int64_t j0, int64_t i0, int nj, int ni,
                         const bool diagonal) {
     const size_t tiles = AMX_BYTES * (size_t)(w->depth / 16);
@@ -259,7 +261,7 @@ static void store_keys(const float *from, int depth, const heads *h, float facto
     store_lanes(to + (size_t)d * size, t->dtype, vload(from + r * depth + d) * factor, lanes);
 }
 
-// dqᵀ back into rows, times 1/√D.
+// Stores dqᵀ in rows, times 1/√D.
 static void store_queries(const backward_block *w, const heads *h, const mz_tensor *t, int64_t at) {
     size_t size = t->dtype == MEZZO_F32 ? 4 : 2;
     for (int64_t i = 0; i < h->length; i += 16)
@@ -276,8 +278,8 @@ static void store_queries(const backward_block *w, const heads *h, const mz_tens
         }
 }
 
-// Asks for 64 rows of what the next kv head will read, of its first query head: they lie too far apart for the
-// hardware's prefetchers.
+// Prefetches 64 rows of the next kv head's first query head; these rows are too far apart for the hardware's
+// prefetchers.
 static void prefetch_next(const mz_call *call, const heads *h, int64_t unit, int64_t j0) {
     if (unit + 1 >= h->batch * h->kv_heads)
         return;

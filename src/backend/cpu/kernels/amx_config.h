@@ -5,8 +5,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-// Static, not built on the stack: gcc's _tile_loadconfig says that 8 bytes are read, so the stores of the other 56 are
-// dropped, and the first tile instruction traps on what lies there (seen with gcc 12 at -O3).
+// Static, not built on the stack: gcc's _tile_loadconfig declares that it reads 8 bytes, so gcc may drop the stores of
+// the other 56, and the first tile instruction then traps (as with gcc 12 at -O3).
 static const struct {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];

@@ -1,14 +1,14 @@
 // Computes direct convolution on AMX tiles (conv_direct.h). A tile load takes rows of any distance, so that sixteen
-// pixels of a line are a tile as they lie, and so are sixteen pairs of pixels of a weight's gradient. Where rows do not
-// lie at one distance (a tile that goes on in the next line), or end, they are copied first.
+// pixels of a line are a tile without a copy, and so are sixteen pairs of pixels of a weight's gradient. Rows without a
+// constant distance (a tile that continues in the next line), or at the end, are copied first.
 //
-// Four tiles of eight are in use, as in amx_matmul.c, which says why.
+// Four tiles of eight are in use; amx_matmul.c explains why.
 #include "backend/cpu/conv_direct.h"
 #include "backend/cpu/kernels/amx_tile.h"
 
 #define MR      32
 #define NR      32
-#define TILE    16 // rows of a tile, and words of one
+#define TILE    16 // rows of a tile, and words of a row
 #define BLOCK_A (2 * TILE * TILE)
 
 #if defined(MZ_AMX_EMULATE)
@@ -29,11 +29,11 @@ static void words(mz_word *to, const uint16_t *first, const uint16_t *second, in
 }
 #endif
 
-// Sixteen rows of the left operand.
+// Describes sixteen rows of the left operand.
 typedef struct group {
     const mz_word *const *row;
     int64_t step; // words from row to row
-    bool even;    // all of them
+    bool even;    // all rows have this distance
 } group;
 
 static group group_of(const mz_word *const *row) {
@@ -77,7 +77,7 @@ static void rows(int64_t runs, int64_t run_words, const mz_word *const *row, con
     AMX_FENCE();
 }
 
-// `a`: blocks of 16 words of k, [MR][16] each, `a_step` apart.
+// Computes columns. `a`: blocks of 16 words of k, [MR][16] each, `a_step` apart.
 static void columns(int64_t lines, int64_t k, const mz_word *a, int64_t a_step, int64_t a_line, const mz_word *b,
                     int64_t b_step, int64_t b_line, float *c, bool add) {
     mz_word last[TILE * TILE] __attribute__((aligned(64))) = {0}; // the pairs of a line that fill no tile, and zeros

@@ -34,7 +34,7 @@ static void amx_store(int t, void *p, size_t stride) {
 static void amx_zero(int t) {
     memset(&amx_tiles[t], 0, sizeof amx_tiles[t]);
 }
-// Every lane adds the product of the even, then that of the odd elements (SDM, TDPBF16PS).
+// Computes a product: every lane adds the products of the even, and then of the odd elements (SDM, TDPBF16PS).
 static void amx_dot(int c, int a, int b) {
     for (int m = 0; m < 16; m++)
         for (int k = 0; k < 16; k++)
@@ -56,9 +56,9 @@ static void amx_end(void) {
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
-// The tile number of an instruction is part of its encoding: these are macros because it must be a constant.
+// Macros, because an instruction's tile number must be a constant: it is part of the encoding.
 #define amx_load(t, p, stride)      _tile_loadd(t, p, stride)
-#define amx_load_once(t, p, stride) _tile_stream_loadd(t, p, stride) // leaves in L1 what is there
+#define amx_load_once(t, p, stride) _tile_stream_loadd(t, p, stride) // it does not displace data in L1
 #define amx_store(t, p, stride)     _tile_stored(t, p, stride)
 #define amx_zero(t)                 _tile_zero(t)
 #define amx_dot(c, a, b)            _tile_dpbf16ps(c, a, b)
@@ -66,7 +66,7 @@ static void amx_end(void) {
 static void amx_begin(void) {
     _tile_loadconfig(&mz_amx_config);
 }
-// Tiles left in use would be saved and restored at every switch of the thread.
+// Releases the tiles, which would otherwise be saved and restored at every switch of the thread.
 static void amx_end(void) {
     _tile_release();
 }
@@ -83,7 +83,7 @@ static void amx_pack_split(mz_panel format, int width, void *dst, const mz_matmu
 }
 #endif
 
-// c, 16 columns wide, and the 16 rows below it: tiles 0 and 1.
+// Opens the sums: c, 16 columns wide, and the 16 rows below it become tiles 0 and 1.
 static inline __attribute__((always_inline)) void open_sums(const float *c, size_t row, bool add) {
     if (add) {
         amx_load(0, c, row);
@@ -99,7 +99,7 @@ static inline __attribute__((always_inline)) void close_sums(float *c, size_t ro
     amx_store(1, (char *)c + TILE_ROWS * row, row);
 }
 
-// A's rows are a_row bytes apart, its steps of k a_step.
+// Multiplies. A's rows are a_row bytes apart, and its steps of k a_step bytes.
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, size_t a_row, size_t a_step,
                                                                  const char *b, float *c, int64_t ldc, bool add) {
     const size_t row = (size_t)ldc * sizeof(float), below = TILE_ROWS * a_row;
@@ -143,8 +143,8 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x1",
                                            .conv = amx_conv};
 
 // --- values of two BF16 parts --------------------------------------------------------------------------------------
-// (a + a')·(b + b'), the parts of matmul_split.c: a·b + a·b' + a'·b, and for FP16, whose parts are the whole value,
-// a'·b'. TF32 leaves that product out: |a'·b'| ≤ 2^-16·|a·b|. Two rows of tiles by one column, as above.
+// Multiplies (a + a')·(b + b'), the parts of matmul_split.c: a·b + a·b' + a'·b and, for FP16, whose parts are the whole
+// value, a'·b'. TF32 leaves that product out: |a'·b'| ≤ 2^-16·|a·b|. Two rows of tiles by one column, as above.
 static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
                                                                  int64_t ldc, bool add, const bool all_four) {
     const size_t row = (size_t)ldc * sizeof(float);

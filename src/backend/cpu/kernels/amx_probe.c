@@ -1,10 +1,10 @@
-// Finds whether AMX tiles compute, and how fast. The palette-1 geometry, 8 tiles of 16 rows × 64 bytes, is taken as
-// given: under some hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
+// Finds whether AMX tiles compute, and how fast. The geometry of palette 1, 8 tiles of 16 rows × 64 bytes, is assumed,
+// because under some hypervisors CPUID's leaf 0x1D reads zero on cores whose tiles work.
 #include "backend/cpu/kernels/amx_config.h"
 #include "base/base.h"
 #include "backend/cpu/kernels/probe.h"
 
-// The tile intrinsics do not declare to the compiler which memory they read; this does.
+// Declares to the compiler that memory is read, which the tile intrinsics do not.
 #define MEMORY_IS_READ() __asm__ volatile("" ::: "memory")
 
 // a[i][k] = (i + k) mod 8 - 3, b[k][j] = (k + 2j) mod 8 - 4 as BF16; b in pairs of k, as the instruction reads it. All
@@ -43,10 +43,10 @@ bool mz_probe_amx_result(void) {
     return true;
 }
 
-// One tile of sums: products that follow one another on it are not slower than on four, and with few tiles in use the
-// core's other hardware thread, when it does anything, does not slow them down (amx_matmul.c).
+// Measures products on one tile of sums. Consecutive products on it are not slower than on four, and with few tiles in
+// use the core's other hardware thread does not slow them down (amx_matmul.c).
 double mz_probe_amx(int rounds) {
-    enum { PRODUCTS = 4 }; // a round
+    enum { PRODUCTS = 4 }; // of a round
     static const uint16_t zeros[16][32];
     _tile_loadconfig(&mz_amx_config);
     _tile_zero(0);
@@ -60,7 +60,7 @@ double mz_probe_amx(int rounds) {
         _tile_dpbf16ps(0, 1, 2);
     }
     float c[16][16];
-    _tile_stored(0, c, 64); // waits for the last product
+    _tile_stored(0, c, 64); // it waits for the last product
     double seconds = mz_seconds() - start;
     _tile_release();
     return (double)PRODUCTS * 16 * 16 * 32 * rounds / seconds;

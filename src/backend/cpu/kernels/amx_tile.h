@@ -1,14 +1,14 @@
-// Kernels are written with these tile instructions. Palette 1: 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes
-// subnormals as zero and rounds to nearest even whatever MXCSR says (Intel SDM).
+// Declares the tile instructions of kernels. Palette 1 has 8 tiles of 16 rows × 64 bytes. TDPBF16PS takes subnormals as
+// zero and rounds to nearest even for any MXCSR (Intel SDM).
 //
-// MZ_AMX_EMULATE replaces them by plain C with the same results, so that the logic around them is tested on any
+// MZ_AMX_EMULATE replaces them by plain C with the same results, so that tests of the code around them run on any
 // machine.
 #ifndef MZ_CPU_AMX_TILE_H
 #define MZ_CPU_AMX_TILE_H
 
 #include "base/base.h"
 
-enum { AMX_ROWS = 16, AMX_BYTES = 1024 }; // of a tile
+enum { AMX_ROWS = 16, AMX_BYTES = 1024 }; // rows and bytes of a tile
 
 #if defined(MZ_AMX_EMULATE)
 static _Thread_local union amx_tile {
@@ -33,7 +33,7 @@ static inline float amx_widen(uint16_t bits) {
     memcpy(&x, &word, sizeof x);
     return x;
 }
-// Every lane adds the product of the even, then that of the odd elements (SDM, TDPBF16PS).
+// Computes a product: every lane adds the products of the even, and then of the odd elements (SDM, TDPBF16PS).
 static inline void amx_dot(int c, int a, int b) {
     for (int m = 0; m < 16; m++)
         for (int k = 0; k < 16; k++)
@@ -47,7 +47,7 @@ static inline void amx_end(void) {}
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
-// The tile number is part of an instruction's encoding: these are macros because it must be a constant.
+// Macros, because an instruction's tile number must be a constant: it is part of the encoding.
 #define amx_load(t, p, stride)  _tile_loadd(t, p, stride)
 #define amx_store(t, p, stride) _tile_stored(t, p, stride)
 #define amx_zero(t)             _tile_zero(t)
@@ -56,13 +56,13 @@ static inline void amx_end(void) {}
 static inline void amx_begin(void) {
     _tile_loadconfig(&mz_amx_config);
 }
-// Tiles left in use would be saved and restored at every switch of the thread.
+// Releases the tiles, which would otherwise be saved and restored at every switch of the thread.
 static inline void amx_end(void) {
     _tile_release();
 }
 #endif
 
-// The tile intrinsics do not declare to the compiler which memory they read: a store before them must have happened.
+// Makes stores before a tile instruction happen, because the tile intrinsics do not declare which memory they read.
 #define AMX_FENCE() __asm__ volatile("" ::: "memory")
 
 #endif

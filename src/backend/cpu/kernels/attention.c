@@ -1,17 +1,17 @@
 // Computes attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov &
 // Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities
-// included. Nothing of size T×T is held.
+// included. No T×T tensor exists.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// A thread's memory: one head's keys (transposed, tile by tile) and values in FP32, and the tiles at work.
+// Holds a thread's memory: one head's keys (transposed, tile by tile) and values in FP32, and the present tiles.
 typedef struct forward_tiles {
     float *keys, *values; // [tiles][padded][TILE], [tiles][TILE][padded]
     float *q, *scores, *out;
     float *sums;                    // [TILE][VW]: the lanes' partial sums of each row
     float max[TILE], inverse[TILE]; // by row
     float factors[TILE + 2 * DROPOUT_RUN];
-    int64_t unit, packed; // whose keys and values these are, and how many tiles are there
+    int64_t unit, packed; // the head of these keys and values, and the number of packed tiles
 } forward_tiles;
 
 static size_t forward_floats(const heads *h) {
@@ -31,7 +31,7 @@ static void forward_begin(forward_tiles *w, const heads *h, float *memory) {
     w->packed = 0;
 }
 
-// Packs keys and values of batch b and kv head g, up to `tiles` tiles. Tiles that the last query tile packed stay.
+// Packs keys and values of batch b and kv head g, up to `tiles` tiles; tiles that an earlier query tile packed stay.
 static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int64_t b, int64_t g, int64_t tiles) {
     const mz_tensor *k = h->packed ? mz_in(call, attention, q) : mz_in(call, attention, k),
                     *v = h->packed ? mz_in(call, attention, q) : mz_in(call, attention, v);
@@ -42,14 +42,14 @@ static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int
         int64_t at = (b * h->keys + w->packed * TILE) * h->kv_row + g * h->width;
         size_t tile = (size_t)w->packed * TILE * (size_t)h->padded;
         int rows = key_count(h, w->packed);
-        // The values' place holds the keys' rows first: they are transposed from there.
+        // The values' memory holds the keys' rows first, from which they are transposed.
         load_head(k, h->k_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->values + tile);
         transpose_head(w->values + tile, h, w->keys + tile);
         load_head(v, h->v_start + at, h->kv_row, rows, h, 1.0f, call->numerics.compute, w->values + tile);
     }
 }
 
-// A row of scores becomes probabilities relative to the running maximum; what was gathered before is rescaled to a new
+// Turns a row of scores into probabilities relative to the running maximum, and rescales earlier results to a new
 // maximum. The keys hidden … valid - 1 count; others, to the end of the last vector, become 0.
 static void softmax_row(forward_tiles *w, const heads *h, int r, int hidden, int valid) {
     float *s = w->scores + (size_t)r * TILE, *sums = w->sums + (size_t)r * VW,
@@ -113,7 +113,7 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
         for (int r = 0; r < rows; r++) {
             int valid = keys_seen(h, tile, j, r);
             softmax_row(w, h, r, keys_hidden(h, b, tile, j, r), valid);
-            if (dropped) { // on the probabilities, not on their normalisation
+            if (dropped) { // dropout changes the probabilities, not their normalization
                 int64_t row = (b * h->heads + head) * h->length + start + r;
                 drop_row(w, &stream, (uint64_t)(row * h->keys + j * TILE), r, valid);
             }
@@ -139,15 +139,15 @@ static size_t attention_workspace(const mezzo_device *device, const mz_call *cal
     return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
 }
 
-// A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that keys and values are
-// packed once, unless there are too few heads to go round.
+// Runs the kernel. A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that
+// keys and values are packed once, unless there are too few heads for all threads.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
                        mz_in(call, attention, positions));
     int64_t units = h.batch * h.heads;
     int together = units >= 4 * device->threads ? (int)h.tiles : 1;
     double multiplies = (double)units * (double)h.length * (double)(h.causal ? h.length + TILE : 2 * h.keys) *
-                        h.width; // two products, half of the square
+                        h.width; // two products over half of the square
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
     {
         forward_tiles w;

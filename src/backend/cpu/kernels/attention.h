@@ -1,4 +1,4 @@
-// The attention kernels share this: where heads lie in their tensors, and tiles of them in FP32.
+// Declares what the attention kernels share: where heads are in their tensors, and tiles of them in FP32.
 #ifndef MZ_CPU_ATTENTION_H
 #define MZ_CPU_ATTENTION_H
 
@@ -12,12 +12,12 @@ enum { TILE = 64, MAX_HEAD = 256 };
 typedef struct heads {
     int64_t batch, length, heads, kv_heads; // B, Tq, H, Hkv
     int64_t keys, key_tiles;                // Tk, and its tiles
-    int width, padded;                      // D, and D in whole vectors and fours
+    int width, padded;                      // D, and D rounded up to whole vectors and groups of four
     int64_t q_row, kv_row, y_row;           // elements from one position to the next
-    int64_t k_start, v_start;               // packed [B, T, 3·H·D]: where k and v begin in a row
-    int64_t tiles;                          // of TILE queries
-    float scale;                            // of q·kᵀ
-    float cap;                              // of scores, 0: none
+    int64_t k_start, v_start;               // in packed [B, T, 3·H·D]: where k and v begin in a row
+    int64_t tiles;                          // number of tiles of queries
+    float scale;                            // factor of q·kᵀ
+    float cap;                              // of scores, 0: there is none
     const mz_attrs *attrs;
     const int32_t *positions; // [B, T], NULL: a row is one document
     bool packed, causal;
@@ -47,30 +47,30 @@ static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_t
     return h;
 }
 
-// The first key that query i of row b sees.
+// Returns the first key that query i of row b sees.
 static inline int64_t first_key(const heads *h, int64_t b, int64_t i) {
     return h->causal ? mz_attention_first(h->attrs, h->positions != NULL ? h->positions + b * h->length : NULL, i) : 0;
 }
 
-// A tile of queries sees keys of the tiles first_tile … tiles_seen - 1.
+// Returns the end of the tiles whose keys a tile of queries sees, first_tile … tiles_seen - 1.
 static inline int64_t tiles_seen(const heads *h, int64_t tile) {
     return h->causal ? min64(tile + 1, h->key_tiles) : h->key_tiles;
 }
 static inline int64_t first_tile(const heads *h, int64_t b, int64_t tile) {
     return first_key(h, b, tile * TILE) / TILE;
 }
-// How many keys of tile j query r of a tile does not see at its beginning: up to TILE.
+// Returns how many keys at the beginning of tile j query r of a tile does not see: up to TILE.
 static inline int keys_hidden(const heads *h, int64_t b, int64_t tile, int64_t j, int r) {
     const int64_t first = first_key(h, b, tile * TILE + r) - j * TILE;
     return first < 0 ? 0 : (int)min64(first, TILE);
 }
-// How many keys of tile j query r of a tile sees, from the tile's first.
+// Returns how many keys of tile j, from its first, query r of a tile sees.
 static inline int keys_seen(const heads *h, int64_t tile, int64_t j, int r) {
     int there = (int)min64(TILE, h->keys - j * TILE);
     return h->causal && j == tile && r + 1 < there ? r + 1 : there;
 }
 
-// Kernels for the attention of most language models refuse other calls.
+// Refuses calls other than the usual attention of language models.
 static inline const char *refuse_other_than_causal(const mz_call *call, const mz_tensor *q, const mz_tensor *k,
                                                    const mz_tensor *positions) {
     if (call->attrs.window > 0 || call->attrs.score_cap > 0)
@@ -98,8 +98,8 @@ static inline vf load_lanes(const void *at, mezzo_dtype dtype, int lanes) {
     return dtype == MEZZO_BF16 ? from_bf16(x) : from_f16(x);
 }
 
-// Rows lie a whole [H·D] apart, more than hardware prefetchers follow: the row eight on is asked for while this one is
-// read.
+// Loads rows, which are a whole [H·D] apart, more than hardware prefetchers follow: it prefetches the eighth row after
+// the present one.
 static inline __attribute__((always_inline)) void load_rows(const char *from, size_t stride, const mezzo_dtype dtype,
                                                             int rows, const heads *h, float factor, float *to) {
     const size_t size = dtype == MEZZO_F32 ? 4 : 2;
@@ -113,7 +113,7 @@ static inline __attribute__((always_inline)) void load_rows(const char *from, si
     }
 }
 
-// FP32 rounded to what products are computed in.
+// Rounds FP32 to the compute format of products.
 static inline vf rounded_to(mezzo_dtype compute, vf x) {
     if (compute == MEZZO_BF16)
         return from_bf16(to_bf16(x));
@@ -123,9 +123,9 @@ static inline vf rounded_to(mezzo_dtype compute, vf x) {
     return vselect(vless_equal(vabs(x), vset(INFINITY)), (vf)up, x); // TF32; NaN stays NaN
 }
 
-// One head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of `padded`,
-// times `factor`; zeros beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor holds
-// more.
+// Loads one head's D elements of `rows` positions from `at` on (then every `stride` elements) into FP32 rows of
+// `padded`, times `factor`; zeros beyond D, and in rows up to TILE. Operands are rounded to `compute` where the tensor
+// has more bits.
 static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int rows, const heads *h, float factor,
                              mezzo_dtype compute, float *to) {
     const char *from = element_at(t, at);
@@ -144,7 +144,7 @@ static inline void load_head(const mz_tensor *t, int64_t at, int64_t stride, int
     memset(to + count, 0, ((size_t)TILE * (size_t)h->padded - count) * sizeof *to);
 }
 
-// [TILE][padded] → [padded][TILE]
+// Transposes [TILE][padded] to [padded][TILE].
 static inline void transpose_head(const float *from, const heads *h, float *to) {
     for (int d = 0; d < h->padded; d += 4)
         for (int r = 0; r < TILE; r += 4)
@@ -171,7 +171,7 @@ static inline __attribute__((always_inline)) void store_rows(const float *from, 
     }
 }
 
-// One head's rows back into a tensor, each times its factor.
+// Stores one head's rows into a tensor, each times its factor.
 static inline void store_head(const float *from, const heads *h, int rows, const float *factors, const mz_tensor *t,
                               int64_t at, int64_t stride) {
     char *to = element_at(t, at);
@@ -191,19 +191,20 @@ static inline vf cap_derivative(const heads *h, vf capped) {
     const vf t = capped / h->cap;
     return 1.0f - t * t;
 }
-// Lanes from..: of a vector that begins at key j, those of the keys hidden … valid - 1.
+// Returns which lanes of a vector that begins at key j have keys hidden … valid - 1.
 static inline vmask lanes_between(int j, int hidden, int valid) {
     const vi key = lane_numbers() + j;
     return iless(key, iset(valid)) & ~iless(key, iset(hidden));
 }
 
-// C[rows][n] += A·B tile products with causal bounds: row i of a diagonal tile has nothing beyond column i. Rows go in
-// fours; masked elements inside the last vector are zero (or their reader masks them).
+// Rounds up to whole vectors. C[rows][n] += A·B are tile products with causal bounds: row i of a diagonal tile has
+// nothing beyond column i. Rows go in fours; masked elements inside the last vector are zero (or their reader masks
+// them).
 static inline int whole_vectors(int n) {
     return (int)mz_align_up((size_t)n, VW);
 }
 
-// Scores of `rows` queries and a tile of keys: s[r][0…) = q[r]·keys, s as rows of TILE.
+// Computes scores of `rows` queries and a tile of keys: s[r][0…) = q[r]·keys, s in rows of TILE.
 static inline void tile_scores(const float *q, const float *keys, const heads *h, int rows, bool diagonal, float *s) {
     for (int r = 0; r < rows; r += TILE_ROWS) {
         int n = diagonal ? whole_vectors(r + TILE_ROWS) : TILE;
@@ -214,7 +215,7 @@ static inline void tile_scores(const float *q, const float *keys, const heads *h
     }
 }
 
-// out[r] += Σ_j p[r][j]·values[j]: what queries gather from a tile of positions.
+// Adds out[r] += Σ_j p[r][j]·values[j]: what queries receive from a tile of positions.
 static inline void tile_gather(const float *p, const float *values, const heads *h, int rows, bool diagonal,
                                float *out) {
     for (int r = 0; r < rows; r += TILE_ROWS) {
@@ -224,7 +225,7 @@ static inline void tile_gather(const float *p, const float *values, const heads 
     }
 }
 
-// out[j] += Σ_r p[r][j]·values[r]: what a tile of positions receives from queries.
+// Adds out[j] += Σ_r p[r][j]·values[r]: what a tile of positions receives from queries.
 static inline void tile_scatter(const float *p, const float *values, const heads *h, int rows, int keys, bool diagonal,
                                 float *out) {
     for (int j = 0; j < keys; j += TILE_ROWS) {

@@ -1,16 +1,16 @@
 // Computes attention, backward. With p = exp(s - lse), m the dropout factors and Δ_i = dy_i·y_i:
-//   dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
-// One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so
-// threads do not change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.
+//     dv_j = Σ_i p·m·dy_i,   dS_ij = p·(m·(dy_i·v_j) - Δ_i),   dq_i = Σ_j dS·k_j/√D,   dk_j = Σ_i dS·q_i/√D
+// One task owns a batch element's kv head: its dk and dv are summed over query heads and tiles in a fixed order, so the
+// number of threads does not change a bit. Probabilities are computed again from lse, a 64×64 tile at a time.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
 enum { IN_DY, IN_Q, IN_K, IN_V, IN_Y, IN_LSE, IN_POSITIONS };
 
 typedef struct backward_tiles {
-    float *keys, *keys_t, *values_t; // the kv head: [tiles][TILE][padded], and transposed [tiles][padded][TILE]
+    float *keys, *keys_t, *values_t; // of the kv head: [tiles][TILE][padded], and transposed [tiles][padded][TILE]
     float *dk, *dv;                  // [tiles][TILE][padded]
-    float *q, *dy, *y, *dq;          // the query tile [TILE][padded]; q is scaled by 1/√D
+    float *q, *dy, *y, *dq;          // of the query tile [TILE][padded]; q is scaled by 1/√D
     float *p, *ds;                   // [TILE][TILE]
     float lse[TILE], delta[TILE];
     float scales[TILE], ones[TILE]; // 1/√D and 1 for every row
@@ -75,14 +75,14 @@ static void load_queries(backward_tiles *w, const mz_call *call, const heads *h,
         w->lse[r] = lse[r];
     }
     if (call->in[IN_DY].dtype == MEZZO_F32 &&
-        call->numerics.compute != MEZZO_F32) // Δ is of dy as it is, products are not
+        call->numerics.compute != MEZZO_F32) // Δ uses dy unrounded, products do not
         for (size_t i = 0; i < (size_t)rows * (size_t)h->padded; i += VW)
             vstore(w->dy + i, rounded_to(call->numerics.compute, vload(w->dy + i)));
     memset(w->dq, 0, TILE * (size_t)h->padded * sizeof *w->dq);
 }
 
-// p holds scores and ds holds dy·v when this is called, p·m and dS after. Keys outside hidden … valid - 1 become 0, to
-// the end of the last vector. `factors` NULL: no dropout.
+// Computes a row: p holds scores and ds holds dy·v before, p·m and dS afterwards. Keys outside hidden … valid - 1
+// become 0, to the end of the last vector. `factors` NULL: no dropout.
 static void backward_row(backward_tiles *w, const heads *h, int r, int hidden, int valid, const float *factors) {
     float *p = w->p + (size_t)r * TILE, *ds = w->ds + (size_t)r * TILE;
     FOR_LANES(j, lanes, valid) {
@@ -134,7 +134,7 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
             load_queries(w, call, h, b, head, tile);
             for (int64_t j = first_tile(h, b, tile); j < tiles_seen(h, tile); j++)
                 backward_pair(w, call, h, b, head, tile, j, &stream);
-            store_head(w->dq, h, rows, w->scales, // dk has its 1/√D from q
+            store_head(w->dq, h, rows, w->scales, // dk has its factor 1/√D from q
                        mz_out(call, attention_bwd, dq), (b * h->length + tile * TILE) * h->q_row + head * h->width,
                        h->q_row);
         }

@@ -1,5 +1,5 @@
-// Computes attention of a few new positions on top of a cache. With one position each key and value is read once:
-// memory sets the time, so a row of scores is made whole, and nothing is packed.
+// Computes attention of a few new positions with a cache. With one position each key and value is read once, so memory
+// decides the time; a row of scores is made whole, and nothing is packed.
 #include "backend/cpu/kernels/attention.h"
 
 typedef struct cached {
@@ -49,7 +49,7 @@ static void add_row(float *out, float factor, const float *v, int width) {
     vstore(out + d, vfma(vset(factor), vload_lanes(v + d, lanes, 0), vload(out + d)));
 }
 
-static int64_t scores_row(const cached *c) { // one head's scores, from one to the next
+static int64_t scores_row(const cached *c) { // the distance between two heads' scores
     return (int64_t)mz_align_up((size_t)c->size, 16);
 }
 
@@ -61,11 +61,11 @@ static void cap_row(const heads *h, float *s, int64_t n) {
     }
 }
 
-// Scores become probabilities times their sum, which is returned.
+// Turns scores into probabilities times their sum, which it returns.
 static float exponentiate(float *s, int64_t n) {
     float max = s[0];
     for (int64_t j = 1; j < n; j++)
-        max = s[j] > max || s[j] != s[j] ? s[j] : max; // a NaN stays
+        max = s[j] > max || s[j] != s[j] ? s[j] : max; // NaN stays
     vf sum = vset(0);
     for (int64_t at = 0; at < n; at += MZ_BLOCK) {
         int count = (int)min64(MZ_BLOCK, n - at);
@@ -78,17 +78,17 @@ static float exponentiate(float *s, int64_t n) {
     return vsum(sum);
 }
 
-#define AHEAD 4096 // bytes of a task's own heads, asked for before they are read (docs/dev/MATMUL.md)
+#define AHEAD 4096 // bytes of a task's own heads that are prefetched (docs/dev/MATMUL.md)
 
-// The keys of a later position, and after the last one's the first positions' values.
+// Prefetches the keys of a later position and, after the last one, the first positions' values.
 static void ask_for(const float *keys, const float *values, int64_t row, int64_t n, int64_t position, int64_t floats) {
     const float *from = position < n ? keys + position * row : values + min64(position - n, n - 1) * row;
     for (int64_t i = 0; i < floats; i += 64 / (int64_t)sizeof *from)
         __builtin_prefetch(from + i);
 }
 
-// Computes one query position of `groups` neighbouring key heads. A position's keys lie side by side for all heads, so
-// they are read together, and memory is asked for in the order in which it lies.
+// Computes one query position of `groups` neighbouring key heads. A position's keys of all heads are contiguous, so
+// they are read together, and memory is requested in address order.
 static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t first, int64_t groups, int64_t t,
                       float *work) {
     const heads *h = &c->h;
@@ -128,8 +128,8 @@ static void one_query(const mz_call *call, const cached *c, int64_t b, int64_t f
     }
 }
 
-// Key heads that a task owns. Of several positions each reads the keys of all before it, and those of one head stay in
-// cache.
+// Returns the key heads of a task. Each of several positions reads the keys of all earlier ones, and those of one head
+// stay in cache.
 static int64_t groups_each(const mezzo_device *device, const cached *c) {
     const int64_t threads = device->threads < c->h.kv_heads ? device->threads : c->h.kv_heads;
     return c->h.length > 1 ? 1 : (c->h.kv_heads + threads - 1) / threads;
@@ -144,7 +144,7 @@ static size_t workspace(const mezzo_device *device, const mz_call *call) {
     return sizeof(float) * floats_each(device, &c) * (size_t)device->threads;
 }
 
-// A task stores its heads' keys and values, and no other task reads them.
+// Runs the kernel. A task stores its heads' keys and values, and no other task reads them.
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     cached c = cached_of(call);
     c.first = *(const int32_t *)mz_in(call, attention_cached, positions)->data;

@@ -1,15 +1,15 @@
 // Runs the epilogue of whole rows of 32 columns, for the formats that training stores: 16-bit results, or FP32 ones
-// with a residual. Each kind of work, format and activation is compiled on its own, and BF16 is rounded by
-// vcvtne2ps2bf16: two operations for 32 numbers where integer arithmetic takes twenty. An activation must not take
-// longer than the tile's products.
+// with a residual. Each kind of work, format and activation is compiled separately, and vcvtne2ps2bf16 rounds to BF16:
+// two operations for 32 numbers where integer arithmetic takes twenty. An activation must not take longer than the
+// tile's products.
 //
-// Same bits as matmul_epilogue.c (a NaN may be another NaN). The instruction takes subnormals for zero: a row that has
-// one is rounded by integers.
+// It has the bits of matmul_epilogue.c (a NaN may be another NaN). The instruction takes subnormals as zero, so a row
+// that has one is rounded by integers.
 #include "backend/cpu/kernels/act.h"
 #include "backend/cpu/matmul.h"
 
 #define INLINE    static inline __attribute__((always_inline))
-#define SUBNORMAL 0x20 // of vfpclassps
+#define SUBNORMAL 0x20 // the class of vfpclassps
 
 typedef struct two {
     vf low, high; // columns 0 to 15 and 16 to 31
@@ -44,7 +44,7 @@ INLINE two load_32(const void *p) {
 
 static two load_bias(const mz_matmul_epilogue *e, int64_t column) {
     if (e->bias == NULL)
-        return (two){vset(-0.0f), vset(-0.0f)}; // keeps a sum of -0
+        return (two){vset(-0.0f), vset(-0.0f)}; // it keeps a sum of -0
     if (e->bias_dtype == MEZZO_F32)
         return load_32((const float *)e->bias + column);
     return load_16((const uint16_t *)e->bias + column, e->bias_dtype == MEZZO_F16);
@@ -141,7 +141,7 @@ static finish_fn *choose(const mz_matmul_epilogue *e) {
             return e->bias == NULL ? plains[f16] : NULL;
         return e->preact_dtype == e->y_dtype && e->act != MZ_ACT_NONE ? gradients[e->act][f16] : NULL;
     }
-    // z is rounded to the stored format, and so is what is made of it.
+    // z is rounded to the stored format, and so are results computed from it.
     if (e->act == MZ_ACT_NONE && e->preact == NULL && e->residual == NULL)
         return once || e->via == e->y_dtype ? plains[f16] : NULL;
     if (e->via != e->y_dtype || (e->preact != NULL && e->preact_dtype != e->y_dtype))

@@ -1,6 +1,6 @@
-// Computes the BF16 microkernel by AVX512-BF16's dot product: each lane adds two products of a pair to its FP32 sum.
-// vdpbf16ps takes subnormal inputs as zero and flushes subnormal results (Intel SDM): below 2^-126, where BF16's own
-// rounding error of any normal partner is already larger than what is lost.
+// Computes the BF16 microkernel by AVX512-BF16's dot product: each lane adds the two products of a pair to its FP32
+// sum. vdpbf16ps takes subnormal inputs as zero and flushes subnormal results (Intel SDM), which are below 2^-126;
+// BF16's own rounding error of any normal operand is larger than that.
 #include "backend/cpu/matmul.h"
 
 #include <immintrin.h>
@@ -25,7 +25,7 @@
 
 static void multiply_bf16(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
     const int32_t *a = a_panel, *b = b_panel; // pairs
-    for (int i = 0; i < MR; i++) {            // the sums' lines come while the products are made
+    for (int i = 0; i < MR; i++) {            // the lines of the sums are prefetched during the products
         __builtin_prefetch(c + i * ldc, 1);
         __builtin_prefetch(c + i * ldc + NR - 1, 1);
     }

@@ -18,7 +18,7 @@ double mz_probe_bf16_dot(int rounds) {
     }
     for (int i = 1; i < 12; i++)
         sum[0] = _mm512_add_ps(sum[0], sum[i]);
-    volatile float keep = _mm512_reduce_add_ps(sum[0]); // before the clock is read: the loop must be done by then
+    volatile float keep = _mm512_reduce_add_ps(sum[0]); // this makes the loop end before the clock is read
     (void)keep;
     return 12.0 * 32 * rounds / (mz_seconds() - start);
 }

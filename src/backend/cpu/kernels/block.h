@@ -19,12 +19,12 @@ static inline int mz_team(void) {
     return omp_get_num_threads();
 }
 
-// `for` over n elements in vectors; `lanes` is VW, or what is left at the end.
+// Loops over n elements in vectors; `lanes` is VW, or the rest at the end.
 #define FOR_LANES(i, lanes, n)                                                                                         \
     for (int i = 0, lanes = (n) < VW ? (int)(n) : VW; i < (n); i += VW, lanes = (int)(n)-i < VW ? (int)(n)-i : VW)
 
-// The same with its body written out for whole vectors and for what is left: no test inside the loop, which counts
-// where the body is a few instructions. The body is the last argument.
+// Loops likewise, with the body written out for whole vectors and for the rest, so that the loop has no test, which
+// matters where the body has few instructions. The body is the last argument.
 #define EACH_VECTOR(i, lanes, n, ...)                                                                                  \
     do {                                                                                                               \
         int i = 0;                                                                                                     \
@@ -94,8 +94,8 @@ static inline void narrow_block(const float *src, void *dst, mezzo_dtype dtype, 
 static inline char *element_at(const mz_tensor *t, int64_t at) {
     return (char *)t->data + at * (t->dtype == MEZZO_F32 ? 4 : 2);
 }
-// Hardware prefetchers stop at the end of a page and run few lines ahead, so the kernels prefetch what they read and
-// write a page later. A prefetch past a tensor's end is harmless.
+// Hardware prefetchers stop at the end of a page and are only a few lines ahead, so the kernels prefetch what they read
+// and write a page later. A prefetch past a tensor's end is harmless.
 enum { PREFETCH_AHEAD = 4096 };
 static inline void prefetch_reads(const char *from, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64)
@@ -106,7 +106,7 @@ static inline void prefetch_writes(const char *from, size_t bytes) {
         __builtin_prefetch(from + PREFETCH_AHEAD + line, 1, 2);
 }
 
-// n elements from `at` as FP32: in place, or converted into `buffer`.
+// Returns n elements from `at` as FP32: in place, or converted into `buffer`.
 static inline const float *block_in(const mz_tensor *t, int64_t at, int n, float *buffer) {
     prefetch_reads(element_at(t, at), (size_t)n * (t->dtype == MEZZO_F32 ? 4 : 2));
     if (t->dtype == MEZZO_F32)
@@ -122,7 +122,7 @@ static inline const float *numbers_in(const mz_tensor *t, int64_t at, int n, flo
         buffer[i] = (float)((const int32_t *)t->data)[at + i];
     return buffer;
 }
-// Returns where a block's FP32 results go; block_done rounds them into the tensor.
+// Returns where a block's FP32 results are written; block_done rounds them into the tensor.
 static inline float *block_out(const mz_tensor *t, int64_t at, float *buffer) {
     return t->dtype == MEZZO_F32 ? (float *)t->data + at : buffer;
 }
@@ -132,7 +132,7 @@ static inline void block_done(const mz_tensor *t, int64_t at, int n, const float
         narrow_block(buffer, element_at(t, at), t->dtype, n);
 }
 
-// n elements from one float format to another; the same format, whatever it is, is copied bit for bit.
+// Copies n elements from one float format to another; the same format is copied bit for bit.
 static inline void copy_elements(const mz_tensor *from, int64_t at, const mz_tensor *to, int64_t put, int64_t n) {
     if (from->dtype == to->dtype) {
         size_t size = mezzo_dtype_size(from->dtype);
@@ -151,8 +151,7 @@ static inline void copy_elements(const mz_tensor *from, int64_t at, const mz_ten
 static inline bool is_storage_float(const mz_tensor *t) {
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
 }
-// Every present tensor but those of the `integers` mask (bit i: input i) is FP32, BF16 or FP16, and the arithmetic is
-// not FP64.
+// Refuses other tensors than FP32, BF16 or FP16, except in the mask `integers` (bit i: input i), and FP64 arithmetic.
 static inline const char *refuse_formats(const mz_call *call, unsigned integers) {
     if (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64)
         return "fp64 arithmetic: only the ref device has it";
@@ -181,7 +180,7 @@ static inline const char *prepare_floats(mezzo_device *device, const mz_call *ca
 static inline int64_t last_dim(const mz_shape *s) {
     return s->rank > 0 ? s->dim[s->rank - 1] : 1;
 }
-// A shape seen as [outer, axis, inner]; axis -1: one axis of all elements.
+// A shape viewed as [outer, axis, inner]; axis -1: one axis of all elements.
 typedef struct axis_view {
     int64_t outer, axis, inner;
 } axis_view;

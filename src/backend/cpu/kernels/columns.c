@@ -27,8 +27,8 @@ static mezzo_status each_columns(mezzo_device *device, const mz_call *call, cons
 
 // A piece of a tensor with these columns: one element of each, or up to a block of the only one.
 typedef struct piece {
-    int64_t at, axis; // the first element's number in the tensor, and its place along the axis
-    int n, step;      // elements, and how far the axis goes from one to the next: 0 or 1
+    int64_t at, axis; // number of the first element in the tensor, and its place along the axis
+    int n, step;      // elements, and the distance along the axis from one to the next: 0 or 1
 } piece;
 
 static piece piece_from(const columns *c, int64_t length, int64_t axis) {
@@ -38,7 +38,7 @@ static piece piece_from(const columns *c, int64_t length, int64_t axis) {
                    .n = contiguous ? (int)min64(MZ_BLOCK, length - axis) : c->n,
                    .step = contiguous};
 }
-// Pieces of an axis of `length`, in order.
+// Loops over the pieces of an axis of `length`, in order.
 #define EACH_PIECE(p, c, length)                                                                                       \
     for (piece p = piece_from(c, length, 0); p.axis < (length);                                                        \
          p = piece_from(c, length, p.axis + (p.step != 0 ? p.n : 1)))
@@ -140,7 +140,7 @@ static void extremum_dx_columns(const columns *c) {
 COLUMNS_KERNEL(extremum_dx, 1)
 
 // --- products, running sums ----------------------------------------------------------------------------------------
-// The product of the elements that are not 0, and the number of zeros.
+// Computes the product of the elements other than 0, and the number of zeros.
 static void multiply(const columns *c, const mz_tensor *x, double *product, int64_t *zeros) {
     float buffer[MZ_BLOCK];
     for (int j = 0; j < c->n; j++) {
@@ -215,7 +215,7 @@ static int64_t indices_along(const mz_call *call) {
     return call->attrs.elementwise ? index->dim[call->attrs.axis] : mz_shape_count(index);
 }
 
-// The place along the axis that the index names; -1: past either end.
+// Returns the place along the axis that the index names; -1: past either end.
 static int64_t indexed(const columns *c, int64_t j, int64_t n, int column) {
     const int32_t *index = mz_in(c->call, gather, index)->data;
     int64_t at = index[c->call->attrs.elementwise ? (c->outer * n + j) * c->v.inner + c->first + column : j];
@@ -226,7 +226,7 @@ static int64_t indexed(const columns *c, int64_t j, int64_t n, int column) {
 static void gather_columns(const columns *c) {
     const mz_tensor *x = mz_in(c->call, gather, x), *y = mz_out(c->call, gather, y);
     const int64_t n = indices_along(c->call);
-    const int run = c->call->attrs.elementwise ? 1 : c->n; // columns that one index is for
+    const int run = c->call->attrs.elementwise ? 1 : c->n; // columns that share an index
     for (int64_t j = 0; j < n; j++)
         for (int k = 0; k < c->n; k += run) {
             const int64_t from = indexed(c, j, n, k), to = (c->outer * n + j) * c->v.inner + c->first + k;
@@ -250,7 +250,7 @@ static mezzo_status run_gather(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(gather) = {"gather__" MZ_LEVEL_TEXT, gather_prepare, run_gather};
 
-// Sums are FP32: in y, or beside it where y is narrower.
+// Adds in FP32: in y, or in a buffer where y has fewer bits.
 static void scatter_add_columns(const columns *c) {
     const mz_tensor *x = mz_in(c->call, scatter_add, x), *src = mz_in(c->call, scatter_add, src),
                     *y = mz_out(c->call, scatter_add, y);

@@ -2,7 +2,7 @@
 #include "backend/cpu/conv_direct.h"
 #include "backend/cpu/kernels/matmul_isa.h"
 
-// A row's pointer is in a register: eight of them, or as many rows as the product's tile has.
+// A row's pointer is in a register: there are eight of them, or as many as the product's tile has rows.
 #if VW == 16 || VEC_NEON
 #define MR          8
 #define EACH_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)

@@ -17,13 +17,13 @@ static inline dropout_stream dropout_begin(const mz_call *call) {
                                 .step = (uint32_t)(call->rng->step ^ call->rng->step >> 32),
                                 .tensor = call->attrs.rng},
                         .scale = p < 1 ? (float)(1 / (1 - p)) : 0};
-    // mz_uniform(word) >= p, as integers: word >> 8 >= ⌈p·2^24⌉. At p = 1 nothing is kept: scale is 0.
+    // mz_uniform(word) >= p in integers: word >> 8 >= ⌈p·2^24⌉. At p = 1 no element is kept: scale is 0.
     double least = ceil(p * 0x1p24);
     s.least = least >= 0x1p24 ? 0xFFFFFFFFu : (uint32_t)least << 8;
     return s;
 }
 
-// The 64-bit products of the even lanes and of the odd lanes, put back as high and low words of every lane.
+// Multiplies the even lanes and the odd lanes to 64 bits, and returns the high and low words of every lane.
 static inline void multiply_wide(vu a, uint32_t b, vu *high, vu *low) {
 #if VEC_512
     __m512i m = _mm512_set1_epi32((int)b), x = (__m512i)a;
@@ -44,7 +44,7 @@ static inline void multiply_wide(vu a, uint32_t b, vu *high, vu *low) {
 #endif
 }
 
-// Philox of VW consecutive indices (see base/philox.c for the scalar form and the constants' source).
+// Computes Philox of VW consecutive indices (base/philox.c has the scalar form and the constants' source).
 static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
     vu c0 = uset((uint32_t)index) + (vu)lane_numbers(), c1 = uset((uint32_t)(index >> 32));
     vu c2 = uset(key.tensor), c3 = uset(key.step);
@@ -69,8 +69,8 @@ static inline void philox_lanes(mz_philox_key key, uint64_t index, vu out[4]) {
 }
 
 #if VEC_512
-// Eight consecutive indices with less shuffling than philox_lanes: each 64-bit lane holds one 32-bit word of a block,
-// in its lower half, where vpmuludq reads it and leaves the next one; no instruction reads the bits above.
+// Computes eight consecutive indices with fewer shuffles than philox_lanes: each 64-bit lane holds one 32-bit word of a
+// block in its lower half, where vpmuludq reads it and leaves the next one; no instruction reads the upper bits.
 static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4]) {
     const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
     __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64((int64_t)index), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
@@ -78,10 +78,10 @@ static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4
     uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
     for (int round = 0; round < 10; round++) {
         __m512i p0 = _mm512_mul_epu32(c0, m0), p1 = _mm512_mul_epu32(c2, m1);
-        // Upper words down by a shuffle, not a shift: Intel's shifts and products share a port, and the products fill
-        // it.
+        // A shuffle, not a shift, moves the upper words down: Intel's shifts and products share a port, and the
+        // products fill it.
         __m512i high0 = _mm512_shuffle_epi32(p0, _MM_PERM_DDBB), high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
-        c0 = _mm512_ternarylogic_epi64(high1, c1, _mm512_set1_epi64(k0), 0x96); // xor of three
+        c0 = _mm512_ternarylogic_epi64(high1, c1, _mm512_set1_epi64(k0), 0x96); // xor of three operands
         c2 = _mm512_ternarylogic_epi64(high0, c3, _mm512_set1_epi64(k1), 0x96);
         c1 = p1;
         c3 = p0;
@@ -94,7 +94,7 @@ static inline void philox_eight(mz_philox_key key, uint64_t index, __m512i out[4
     out[3] = c3;
 }
 
-// Bit i of keep[k]: whether element 4·block + 16·k + i is kept.
+// Sets bit i of keep[k] where element 4·block + 16·k + i is kept.
 static inline void dropout_keep64(const dropout_stream *s, uint64_t block, __mmask16 keep[4]) {
     const __m512i least = _mm512_set1_epi32((int)s->least);
     const __m512i front = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0),
@@ -110,9 +110,9 @@ static inline void dropout_keep64(const dropout_stream *s, uint64_t block, __mma
 }
 #endif
 
-enum { DROPOUT_RUN = 4 * VW }; // elements made at a time
+enum { DROPOUT_RUN = 4 * VW }; // elements computed at a time
 
-// to[4·i + w] = x[w][i]: pairs of vectors zipped twice.
+// Stores to[4·i + w] = x[w][i]: pairs of vectors are interleaved twice.
 static inline void store_by_lane(float *to, const vf x[4]) {
 #if VEC_512
 #define ZIP_LOW(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
@@ -134,8 +134,8 @@ static inline void store_by_lane(float *to, const vf x[4]) {
 #undef ZIP_HIGH
 }
 
-// factors[0 … n) of the elements from `element` on. `factors` has room for n + 2·DROPOUT_RUN floats: whole runs are
-// made, from the block that holds the first element; returns where the first factor is.
+// Computes factors[0 … n) of the elements from `element` on. `factors` has space for n + 2·DROPOUT_RUN floats, because
+// whole runs are made, from the block of the first element; returns the address of the first factor.
 static inline const float *dropout_factors(const dropout_stream *s, uint64_t element, int n, float *factors) {
     int skip = (int)(element & 3);
     uint64_t block = element >> 2;
@@ -143,7 +143,7 @@ static inline const float *dropout_factors(const dropout_stream *s, uint64_t ele
         vu words[4];
         philox_lanes(s->key, block, words);
         vf factor[4];
-        for (int w = 0; w < 4; w++) // compared with the sign bit turned: lanes compare as signed
+        for (int w = 0; w < 4; w++) // compared with the sign bit inverted, because lanes compare as signed numbers
             factor[w] = vselect(iless((vi)(words[w] ^ 0x80000000u), iset((int32_t)(s->least ^ 0x80000000u))), (vf){0},
                                 vset(s->scale));
         store_by_lane(factors + made, factor);

@@ -4,10 +4,10 @@
 #include "backend/cpu/kernels/dropout.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// y[0 … n) from a, b and c (NULL where the op has fewer inputs); `at` is the block's first element.
+// Computes y[0 … n) from a, b and c (NULL where the op has fewer inputs); `at` is the block's first element.
 typedef void map_fn(const mz_call *call, int64_t at, const float *a, const float *b, const float *c, float *y, int n);
 
-// As block_out and block_done, of integers too.
+// Return where results are written, as block_out and block_done do, for integers, too.
 static float *result_out(const mz_tensor *t, int64_t at, float *buffer) {
     return t->dtype == MEZZO_I32 ? buffer : block_out(t, at, buffer);
 }
@@ -20,11 +20,11 @@ static void result_done(const mz_tensor *t, int64_t at, int n, const float *buff
         ((int32_t *)t->data)[at + i] = (int32_t)buffer[i];
 }
 
-// Says where b's elements are: its own block, or a tile of repeats when b is shorter than a block.
+// Says where b's elements are: in its own block, or in a tile of repeats when b is shorter than a block.
 typedef struct repeat {
-    int64_t row;   // elements after which b starts again from its beginning (a multiple of b's count)
-    int64_t parts; // blocks in a row
-    int64_t total; // blocks in all
+    int64_t row;   // elements after which b starts again (a multiple of b's count)
+    int64_t parts; // blocks of a row
+    int64_t total; // number of blocks
 } repeat;
 
 static repeat repeat_of(int64_t n, int64_t nb) {
@@ -43,7 +43,7 @@ static void fill_tile(const mz_tensor *b, int64_t nb, float *tile) {
         memcpy(tile + i, tile, 4 * (size_t)nb);
 }
 
-// `cost`: nanoseconds an element on one core, for the choice of threads.
+// Runs a function on all blocks. `cost`: nanoseconds of an element on one core, which decides the number of threads.
 static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *fn, double cost) {
     const mz_tensor *a = &call->in[0], *b = call->n_in > 1 ? &call->in[1] : NULL, *y = &call->out[0];
     int64_t n = mz_shape_count(&y->shape), nb = b != NULL ? mz_shape_count(&b->shape) : n;
@@ -84,7 +84,7 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
     }
 #define OTHER vload_lanes(b + i, lanes, 0)
 
-// `cost` is the time of an element on one core in nanoseconds, which decides how many threads run.
+// Defines a kernel. `cost`: nanoseconds of an element on one core, which decides the number of threads.
 #define KERNEL_OF(name, cost)                                                                                          \
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         return run_map(device, call, name##_block, cost);                                                              \
@@ -113,7 +113,7 @@ static void dropout_block(const mz_call *call, int64_t at, const float *a, const
     float buffer[MZ_BLOCK + 2 * DROPOUT_RUN];
     dropout_stream stream = dropout_begin(call);
 #if VEC_512
-    if ((at & 3) == 0) { // masks at once, not factors through memory
+    if ((at & 3) == 0) { // the masks are used directly, without factors in memory
         for (int i = 0; i < n; i += 64) {
             __mmask16 keep[4];
             dropout_keep64(&stream, (uint64_t)(at + i) >> 2, keep);
@@ -132,7 +132,7 @@ static void dropout_block(const mz_call *call, int64_t at, const float *a, const
     const float *factors = dropout_factors(&stream, (uint64_t)at, n, buffer);
     FOR_LANES(i, lanes, n) {
         vf f = vload_lanes(factors + i, lanes, 0), x = vload_lanes(a + i, lanes, 0);
-        // A choice, not a product: a dropped infinity is 0, not NaN.
+        // A selection, not a product: a dropped infinity becomes 0, not NaN.
         vstore_lanes(y + i, vselect(vless((vf){0}, f), x * f, (vf){0}), lanes);
     }
 }

@@ -12,7 +12,7 @@ typedef enum mz_vec_function {
     MZ_VEC_NORMAL_PDF
 } mz_vec_function;
 typedef void mz_vec_apply_fn(mz_vec_function f, const float *x, float *y, int n);
-// One of the formats is FP32, the other BF16 or FP16.
+// Converts where one format is FP32 and the other BF16 or FP16.
 typedef void mz_vec_convert_fn(const void *src, mezzo_dtype from, void *dst, mezzo_dtype to, int n);
 
 mz_vec_apply_fn mz_vec_apply__portable;

@@ -4,7 +4,7 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// A task is one block of one row of F numbers: its gates start at `gate`, their partners F after.
+// A task is one block of one row of F numbers: its gates start at `gate`, and their partners F numbers further.
 typedef struct place {
     int64_t at, gate;
     int n;
@@ -37,7 +37,7 @@ static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(swiglu) = {"swiglu__" MZ_LEVEL_TEXT, prepare_floats, run_swiglu};
 
-// d gate = dy·up·act'(gate), d up = dy·act(gate)
+// Computes d gate = dy·up·act'(gate), d up = dy·act(gate).
 static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dy = mz_in(call, swiglu_dx, dy), *x = mz_in(call, swiglu_dx, x),
                     *dx = mz_out(call, swiglu_dx, dx); // [… F], [… 2F], [… 2F]

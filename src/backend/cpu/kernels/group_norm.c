@@ -1,6 +1,6 @@
-// Computes group norm of images [B … C], with scales and shifts and SiLU, and its gradient. A thread has some groups of
-// one image, 64 channels or more, and goes over its pixels as they lie. Sums of 64 pixels are FP32, those of all of
-// them FP64, in order: the number of threads does not change a bit.
+// Computes group norm of images [B … C], with scales, shifts and SiLU, and its gradient. A thread has some groups of
+// one image, 64 channels or more, and visits its pixels in storage order. Sums of 64 pixels are FP32, sums over all are
+// FP64, in order, so the number of threads does not change a bit.
 #include "backend/cpu/kernels/act.h"
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
@@ -9,8 +9,8 @@ enum { LEAST_CHANNELS = 64, PIXELS = 64 };
 
 typedef struct norm {
     int64_t images, pixels, channels;
-    int groups, depth, together; // channels of a group; groups a thread takes together
-    int64_t blocks;              // of them in an image
+    int groups, depth, together; // depth: channels of a group; together: groups that a thread takes at a time
+    int64_t blocks;              // of an image
     size_t width;                // floats of a row of a block's channels
 } norm;
 
@@ -27,7 +27,7 @@ static norm norm_of(const mz_call *call, const mz_shape *x) {
 
 // The channels of a block, and rows of its own workspace.
 typedef struct block {
-    int64_t image, first; // its first channel
+    int64_t image, first; // first: its first channel
     int n, groups;        // channels, groups
     float *rows;
     size_t width;
@@ -39,7 +39,7 @@ static block block_at(const norm *v, int64_t item, float *rows) {
     return (block){item / v->blocks, group * v->depth, groups * v->depth, groups, rows, v->width};
 }
 
-// Rows of a block's workspace: numbers a channel, and room for rows of tensors.
+// Rows of a block's workspace: numbers for each channel, and space for rows of tensors.
 enum { MEAN, RSTD, WEIGHT, BIAS, SCALE, SHIFT, SLOPE, FIRST, SECOND, PARTIAL, PARTIAL2, READ, READ2, WRITE, TOTAL };
 enum { TOTALS = 4, ROWS = TOTAL + TOTALS }; // two rows of FP64
 
@@ -57,7 +57,7 @@ static void fill_row(const mz_tensor *t, int64_t at, int n, float absent, float 
         row[i] = absent;
 }
 
-// weight, bias, scale + 1 and shift of the block's channels; `slot` is the weight's.
+// Reads weight, bias, scale + 1 and shift of the block's channels; `slot` is the weight's.
 static void fill_factors(const mz_call *call, const norm *v, const block *b, int slot) {
     const mz_tensor *film = &call->in[slot + 2];
     const int64_t at = b->image * 2 * v->channels + b->first;
@@ -86,7 +86,7 @@ static int64_t element_of(const norm *v, const block *b, int64_t pixel) {
     return (b->image * v->pixels + pixel) * v->channels + b->first;
 }
 
-// Σ x, or Σ (x - mean)², by channels.
+// Sums x, or (x - mean)², by channels.
 static void sum_channels(const mz_tensor *x, const norm *v, const block *b, bool squares) {
     float *partial = row_of(b, PARTIAL);
     const float *mean = row_of(b, MEAN);
@@ -107,7 +107,7 @@ static void sum_channels(const mz_tensor *x, const norm *v, const block *b, bool
     }
 }
 
-// The mean of the totals of each group, of its `factors` times them where there are any, to every channel of the group.
+// Writes to every channel of a group the mean of the group's totals, multiplied by `factors` where there are any.
 static double group_mean(const norm *v, const block *b, int which, const float *factors, int group) {
     double sum = 0;
     for (int i = group * v->depth; i < (group + 1) * v->depth; i++)
@@ -183,13 +183,13 @@ static const char *group_norm_prepare(mezzo_device *device, const mz_call *call,
 const mz_kernel MZ_SYMBOL(group_norm) = {"group_norm__" MZ_LEVEL_TEXT, group_norm_prepare, run_group_norm};
 
 // --- the gradient --------------------------------------------------------------------------------------------------
-// With x̂ = (x - mean)·rstd, z = (x̂·weight + bias)·scale + shift and dz = dy·act'(z), everything follows from Σ dz and
-// Σ dz·x̂ of each channel of an image, which are kept: [2, B, C].
+// Returns the sums of each channel of an image, which are kept: [2, B, C]. With x̂ = (x - mean)·rstd, z = (x̂·weight +
+// bias)·scale + shift and dz = dy·act'(z), the gradient follows from Σ dz and Σ dz·x̂.
 static float *sums_of(const mz_call *call, const norm *v, int which) {
     return (float *)call->workspace + (int64_t)which * v->images * v->channels;
 }
 
-// Returns what a pixel's channels give: dz, and x̂ to *normal.
+// Returns dz of a pixel's channels, and x̂ in *normal.
 static inline vf derivative_at(const block *b, const float *dy, const float *x, int i, int lanes, bool silu,
                                vf *normal) {
     const vf d = vload_lanes(x + i, lanes, 0) - vload_lanes(row_of(b, MEAN) + i, lanes, 0);
@@ -255,7 +255,7 @@ static void write_dx(const mz_call *call, const norm *v, const block *b) {
     }
 }
 
-// Adds up the images in order.
+// Sums over the images in order.
 static void write_parameters(const mz_call *call, const norm *v) {
     const mz_tensor *film = mz_in(call, group_norm_bwd, film), *weight = mz_in(call, group_norm_bwd, weight),
                     *bias = mz_in(call, group_norm_bwd, bias), *dfilm = mz_out(call, group_norm_bwd, dfilm);

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-// A row of pixels of y at a time, a run of channels at a time.
+// Visits a row of pixels of y at a time, and a run of channels at a time.
 typedef struct resampling {
     int64_t rows, width, channels, from_width; // y's rows of all images and its width; x's width
     int factor;
@@ -147,8 +147,8 @@ static mezzo_status run_max_pool_dx(mezzo_device *device, const mz_call *call) {
 const mz_kernel MZ_SYMBOL(max_pool_dx) = {"max_pool_dx__" MZ_LEVEL_TEXT, prepare_floats, run_max_pool_dx};
 
 #if defined(MZ_ISA_PORTABLE)
-// By mz_philox and mz_normal4, whose logarithm and angle are FP64: every device draws the same numbers but for the last
-// bit.
+// Draws by mz_philox and mz_normal4, whose logarithm and angle are FP64: every device draws the same numbers but for
+// the last bit.
 static mezzo_status run_normal(mezzo_device *device, const mz_call *call) {
     const mz_tensor *y = mz_out(call, normal, y);
     const int64_t images = y->shape.dim[0], row = mz_shape_count(&y->shape) / images, quads = (row + 3) / 4;
@@ -171,7 +171,7 @@ static const char *normal_prepare(mezzo_device *device, const mz_call *call, mz_
 }
 const mz_kernel MZ_SYMBOL(normal) = {"normal__" MZ_LEVEL_TEXT, normal_prepare, run_normal};
 
-// A few thousand numbers a step: functions in FP64, so that a result is FP32's nearest.
+// Computes a few thousand numbers a step, with functions in FP64, so that a result is the nearest FP32 number.
 static mezzo_status run_time_embedding(mezzo_device *device, const mz_call *call) {
     const mz_tensor *y = mz_out(call, time_embedding, y);
     const int64_t images = y->shape.dim[0], dims = y->shape.dim[1], half = dims / 2;

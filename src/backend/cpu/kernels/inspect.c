@@ -1,5 +1,5 @@
-// Inspects tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. Everything is
-// found from a value's bits, so that counts are integers and the compiler can use vectors for them.
+// Inspects tensors: NaN, infinities, zeros, values below FP16's normal range, and the range of the rest. It works on a
+// value's bits, so that counts are integers and the compiler can vectorize.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
@@ -12,7 +12,7 @@ typedef struct tally {
     int32_t low, high; // finite values as integers in the same order; low > high: none
 } tally;
 
-// Maps the bits of a float so that integers order them as the floats: the map is its own inverse.
+// Maps the bits of a float so that integers order them like the floats; the map is its own inverse.
 static inline int32_t ordered(int32_t bits) {
     return bits ^ (bits >> 31 & SIGN);
 }
@@ -56,7 +56,7 @@ static float from_ordered(int32_t key) {
     int32_t bits = ordered(key);
     float x;
     memcpy(&x, &bits, sizeof x);
-    return x + 0.0f; // one zero, not two
+    return x + 0.0f; // turns -0 into 0
 }
 
 static mz_inspection inspect(const mezzo_device *device, const mz_call *call, const mz_tensor *x) {

@@ -1,11 +1,11 @@
-// Runs ops that move elements: pieces of a tensor along an axis, and counting.
+// Runs ops that move elements: parts of a tensor along an axis, and arange.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
 enum { COPY_RUN = 4096 }; // elements of one task
 
-// Copies between the whole and the part that starts at `from` along the axis: for every outer index one contiguous
-// stretch.
+// Copies between the whole and the part that starts at `from` along the axis: one contiguous stretch for every outer
+// index.
 static void copy_part(const mezzo_device *device, const mz_tensor *whole, const mz_tensor *part, int axis, int64_t from,
                       bool into_whole) {
     axis_view w = view_along(&whole->shape, axis), p = view_along(&part->shape, axis);
@@ -69,7 +69,7 @@ static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(slice) = {"slice__" MZ_LEVEL_TEXT, split_prepare, run_slice};
 
-// --- constants, and what is around a piece -------------------------------------------------------------------------
+// --- constants, and the padding around a part -----------------------------------------------------------------------
 static void fill(const mz_tensor *y, int64_t at, int64_t n, float value) {
     float block[MZ_BLOCK];
     const int32_t whole = y->dtype == MEZZO_I32 ? (int32_t)value : 0;

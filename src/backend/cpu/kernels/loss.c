@@ -1,13 +1,13 @@
-// Computes cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time:
-// no FP32 copy of a row.
+// Computes cross-entropy over rows of logits and its gradient. Logits are read in their own format, a block at a time,
+// without an FP32 copy of a row.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
 static size_t cross_entropy_workspace(const mz_call *call) {
-    return sizeof(float) * (size_t)mz_shape_rows(&mz_in(call, cross_entropy, logits)->shape); // each row's loss
+    return sizeof(float) * (size_t)mz_shape_rows(&mz_in(call, cross_entropy, logits)->shape); // the loss of each row
 }
 
-// Counts all targets, also those of rows that are not in this call.
+// Counts all targets, including those of rows that are not in this call.
 static int64_t counted_rows(const mz_call *call, const mz_tensor *targets) {
     const int32_t *target = targets->data;
     int64_t n = 0, rows = mz_shape_count(&targets->shape);
@@ -16,8 +16,8 @@ static int64_t counted_rows(const mz_call *call, const mz_tensor *targets) {
     return n;
 }
 
-// Four chains of maxima and of sums: one would wait for its own latency at every vector. NaN gets past the maxima, but
-// not past the sums.
+// Four chains of maxima and of sums: one would wait for its own latency at every vector. NaN may be lost in the maxima,
+// but not in the sums.
 enum { CHAINS = 4, STRIDE = CHAINS * VW };
 
 static inline vf block_max(const float *p, int n) {
@@ -33,7 +33,7 @@ static inline vf block_max(const float *p, int n) {
     return vmax(vmax(most[0], most[1]), vmax(most[2], most[3]));
 }
 
-// Σ e^(x - base), base no less than any x.
+// Returns Σ e^(x - base); base is at least as large as any x.
 static inline vf block_exp_sum(const float *p, int n, vf base) {
     vf sum[CHAINS] = {{0}};
     int whole = n / STRIDE * STRIDE;
@@ -45,7 +45,7 @@ static inline vf block_exp_sum(const float *p, int n, vf base) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// The same logits, soft-capped into `buffer` where there is a cap.
+// Returns the logits, soft-capped in `buffer` where there is a cap.
 static const float *cap_block(const float *p, int n, float cap, float *buffer) {
     if (!(cap > 0))
         return p;
@@ -54,8 +54,9 @@ static const float *cap_block(const float *p, int n, float cap, float *buffer) {
     return buffer;
 }
 
-// log Σ eˣ of a row by blocks: each lane keeps its own running maximum and its sum relative to it (Milakov & Gimelshein
-// 2018), so that a row is read once. -inf is a probability of 0; a row of nothing else gives -inf, as does the limit.
+// Returns log Σ eˣ of a row by blocks: each lane has its own running maximum and its sum relative to it (Milakov &
+// Gimelshein 2018), so that a row is read once. -inf is a probability of 0; a row of nothing else gives -inf, which is
+// the limit.
 static float log_sum_exp(const mz_tensor *x, float cap, int64_t start, int64_t width) {
     float buffer[MZ_BLOCK];
     vf max = vset(-INFINITY), sum = {0};
@@ -63,7 +64,7 @@ static float log_sum_exp(const mz_tensor *x, float cap, int64_t start, int64_t w
         int n = (int)min64(MZ_BLOCK, width - from);
         const float *p = cap_block(block_in(x, start + from, n, buffer), n, cap, buffer);
         vf most = vmax(max, block_max(p, n));
-        // A lane that has seen nothing but -inf must not compute -inf - -inf.
+        // A lane that has seen only -inf must not compute -inf - -inf.
         vf base = vselect(vless(vset(-INFINITY), most), most, (vf){0});
         sum = sum * vexp(max - base) + block_exp_sum(p, n, base);
         max = most;
@@ -89,7 +90,8 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
         losses[r] = 0;
         if (target == call->attrs.ignore_index)
             continue;
-        // A target outside the vocabulary makes the loss NaN: kernels cannot report bad data, the non-finite guard can.
+        // A target outside the vocabulary makes the loss NaN: kernels cannot report bad data, but the guard notices
+        // NaN.
         losses[r] = NAN;
         if (target >= 0 && target < width) {
             widen_block(element_at(logits, r * width + target), logits->dtype, &at_target, 1);
@@ -114,8 +116,8 @@ static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *ca
 }
 const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cross_entropy_prepare, run_cross_entropy};
 
-// dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² of capped logits; 0 where the target is ignored. May
-// overwrite the logits.
+// Computes dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² for capped logits; 0 where the target is
+// ignored. dx may overwrite the logits.
 static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *logits = mz_in(call, cross_entropy_dx, logits), *dx = mz_out(call, cross_entropy_dx, dx); // [… V]
     const int32_t *targets = (const int32_t *)mz_in(call, cross_entropy_dx, targets)->data + call->attrs.first_row;
@@ -142,7 +144,7 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
                 float x_hit = hit >= 0 ? x[hit] : 0;
                 FOR_LANES(i, lanes, n)
                 vstore_lanes(y + i, vexp(vload_lanes(x + i, lanes, 0) - lse[r]) * factor, lanes);
-                if (hit >= 0) // p - 1 by expm1: no cancellation where the model is sure
+                if (hit >= 0) // p - 1 by expm1, without cancellation where p is near 1
                     y[hit] = factor * expm1f(x_hit - lse[r]);
                 FOR_LANES(i, lanes, cap > 0 ? n : 0) {
                     vf t = vload_lanes(x + i, lanes, 0) / cap;

@@ -1,4 +1,4 @@
-// Stores a tile of sums through its post-ops (mz_matmul_epilogue in matmul.h), and adds up columns.
+// Stores a tile of sums through its post-ops (mz_matmul_epilogue in matmul.h), and sums columns.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #include "backend/cpu/kernels/act.h"
@@ -8,8 +8,8 @@ static size_t size_of(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
 }
 
-// Up to VW columns of one row; `n` < VW touches only n elements of every matrix. `plain`: no activation, preact or
-// residual.
+// Stores up to VW columns of one row; `n` < VW touches only n elements of every matrix. `plain`: no activation, preact
+// or residual.
 ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t column, int64_t n, bool plain,
                           mezzo_dtype y_dtype, mezzo_dtype via) {
 #define ADDRESS(p, dtype, index) ((char *)(uintptr_t)(p) + (size_t)(index)*size_of(dtype))
@@ -58,7 +58,7 @@ void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *til
                                    int64_t column, int rows, int columns) {
     bool plain = e->preact == NULL && e->act == MZ_ACT_NONE && e->residual == NULL;
     mezzo_dtype via = e->via == MEZZO_BF16 || e->via == MEZZO_F16 ? e->via : MEZZO_F32;
-    // The common cases with their formats as constants. Rounding to the format that is stored need not be done twice.
+    // The common cases have constant formats. A value that is already in the stored format is not rounded again.
     if (plain && (via == MEZZO_F32 || via == e->y_dtype)) {
         switch (e->y_dtype) {
         case MEZZO_BF16:
@@ -76,8 +76,7 @@ void FOR_LEVEL(mz_matmul_epilogue)(const mz_matmul_epilogue *e, const float *til
 }
 
 // --- pieces of k ---------------------------------------------------------------------------------------------------
-// All pieces of a few vectors at a time: memory is asked for in as many places at once, each in the order in which it
-// lies.
+// Adds all pieces, a few vectors at a time: memory is requested in as many places at once, each in address order.
 void FOR_LEVEL(mz_matmul_add_pieces)(const float *sums, int64_t step, int64_t pieces, float *y, int64_t n, bool add) {
     int64_t j = 0;
     for (; j + 4 * VW <= n; j += 4 * VW) {
@@ -99,7 +98,7 @@ void FOR_LEVEL(mz_matmul_add_pieces)(const float *sums, int64_t step, int64_t pi
 }
 
 // --- column sums ---------------------------------------------------------------------------------------------------
-#define SUM_ROWS    128 // rows summed before they are added to the total: the error grows with 128 + rows/128
+#define SUM_ROWS    128 // rows summed before they are added to the total, so that the error grows with 128 + rows/128
 #define SUM_VECTORS 4
 
 ALWAYS_INLINE void sum_columns(const char *x, mezzo_dtype dtype, int64_t rows, size_t row_bytes, int64_t columns,

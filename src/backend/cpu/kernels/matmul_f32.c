@@ -11,15 +11,15 @@
 #define EACH_ROW(X) X(0) X(1) X(2) X(3)
 #endif
 
-// In steps of k: how far ahead panels' lines are asked for, and how far apart the rows of C are.
+// In steps of k: how far ahead panels are prefetched, and the interval between prefetches of rows of C.
 #define AHEAD     16
 #define ROW_EVERY 8
 #define LINE      64
 
-// The rows are written out, not looped over: the sums must stay in registers under every compiler.
+// The rows are written out, without a loop, because the sums must stay in registers under every compiler.
 static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, float *c, int64_t ldc, bool add) {
     const float *a = a_panel, *b = b_panel;
-    // A's next panel lies after this one, and comes from memory perhaps: it has the time of a row of tiles.
+    // A's next panel follows this one, and may come from memory: the prefetch has the time of a row of tiles.
     const int64_t next = k * F32_MR;
 #if F32_NV == 2
 #define DECLARE(i) vf c##i##0 = {0}, c##i##1 = {0};
@@ -48,8 +48,8 @@ static void multiply_f32(int64_t k, const void *a_panel, const void *b_panel, fl
     c##i##2 += load_f32(c + i * ldc + 2 * VW);
 #endif
     EACH_ROW(DECLARE)
-    // A tile of C is rarely near. Asked for all at once, its lines would keep those of the panels waiting; asked for at
-    // the start of a long panel, they would be gone again. So one row at a time, in the last steps.
+    // A tile of C is rarely in cache. If all its lines were prefetched at once they would delay those of the panels; at
+    // the start of a long panel they would be evicted again. So one row at a time is prefetched, in the last steps.
     const float *row = c, *const end = c + F32_MR * ldc;
     const int64_t last = ROW_EVERY * (F32_MR + 2);
     for (int64_t steps = k > last ? k - last : 0; k > 0; steps = k < ROW_EVERY ? k : ROW_EVERY) {

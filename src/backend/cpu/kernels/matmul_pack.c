@@ -1,15 +1,14 @@
 // Packs operands of any storage and either orientation into a microkernel's panels (matmul.h).
 //
-// Everything is done in 32-bit words: a float, or a pair of BF16 of consecutive k. A panel's block of VW × VW words is
-// read along the source's unit stride and, where the panel wants the other direction along its lanes, transposed in
-// registers.
+// It works in 32-bit words: a float, or a pair of BF16 of consecutive k. A panel's block of VW × VW words is read along
+// the source's unit stride and, where the panel needs the other direction along its lanes, transposed in registers.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 #if defined(MZ_ISA_AVX512)
 #include "backend/cpu/kernels/matmul_tiles.h"
 #endif
 
-// Returns where word (i, w) of a panel goes, w counting words of k.
+// Returns the place of word (i, w) in a panel; w counts words of k.
 ALWAYS_INLINE int64_t word_offset(mz_panel format, int width, int64_t i, int64_t w) {
     if (format == MZ_PANEL_TILE_A)
         return (w / 16 * width + i) * 16 + w % 16;
@@ -18,11 +17,11 @@ ALWAYS_INLINE int64_t word_offset(mz_panel format, int width, int64_t i, int64_t
     return w * width + i;
 }
 
-ALWAYS_INLINE vu interleave(vu even, vu odd) { // BF16 in the upper halves → pairs
+ALWAYS_INLINE vu interleave(vu even, vu odd) { // joins BF16 in the upper halves to pairs
     return (even >> 16) | odd;
 }
 
-// VW words from the first n of consecutive elements along k, or along i where nothing is paired.
+// Loads VW words from the first n of consecutive elements along k, or along i where nothing is paired.
 ALWAYS_INLINE vu load_words(const char *p, mezzo_dtype dtype, bool pairs, mezzo_dtype round, int64_t n) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     if (!pairs)
@@ -43,12 +42,12 @@ ALWAYS_INLINE vu load_words(const char *p, mezzo_dtype dtype, bool pairs, mezzo_
     return words;
 }
 
-// How far ahead an FP32 panel's source is asked for: more rows at once than a core follows by itself, or a few lines of
-// each of many rows.
+// How far ahead an FP32 panel's source is prefetched: more rows at once than a core follows by itself, or a few lines
+// of each of many rows.
 #define AHEAD_ALONG  128 // bytes of a row
 #define AHEAD_ACROSS 4   // rows
 
-// Both loops over one panel; every argument after `src` that is not a position is a constant of the instance.
+// Packs one panel with both loops; every argument after `src` that is not a position is a constant of the instance.
 ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_panel format, int width,
                               mezzo_dtype dtype, mezzo_dtype round, bool k_contiguous, int64_t i0, int ni, int64_t k0,
                               int64_t nk, int64_t k_padded) {
@@ -65,7 +64,7 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
 #endif
     for (int64_t w0 = whole / 2; w0 < words; w0 += VW)
         for (int i = 0; i < width; i += VW) {
-            int64_t rows = ni - i, left = nk - w0 * per; // elements of i and k from here
+            int64_t rows = ni - i, left = nk - w0 * per; // remaining elements of i and k
             const char *p = base + (size_t)i * i_bytes + (size_t)(w0 * per) * k_bytes;
             vu r[VW];
             for (int t = 0; t < VW; t++) {
@@ -89,7 +88,8 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
             }
             if (k_contiguous != lanes_along_k)
                 transpose(r);
-            // A store past the last row is in the panel's slack; past an earlier one, the next row's store repairs it.
+            // A store past the last row is in the panel's slack; past an earlier one, the next row's store overwrites
+            // it.
             for (int t = 0; t < VW; t++)
                 if (lanes_along_k)
                     store_u32(dst + word_offset(format, width, i + t, w0), r[t]);
@@ -104,7 +104,7 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
         pack_panel(dst, src, format, width, dtype, round, k_contiguous, i0, ni, k0, nk, k_padded);                     \
     }
 
-// Storage and rounding: F32 and F16 stand for "nothing to round" where the values already are of that format.
+// Storage and rounding: F32 and F16 mean that nothing is rounded where the values already have that format.
 #define PANELS(prefix, format, width)                                                                                  \
     PANEL(prefix##_f32_i, format, width, MEZZO_F32, MEZZO_F32, false)                                                  \
     PANEL(prefix##_f32_k, format, width, MEZZO_F32, MEZZO_F32, true)                                                   \
@@ -121,7 +121,7 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, mz_pa
     PANEL(prefix##_f16_bf16_i, format, width, MEZZO_F16, MEZZO_BF16, false)                                            \
     PANEL(prefix##_f16_bf16_k, format, width, MEZZO_F16, MEZZO_BF16, true)
 
-// Pairs are BF16 whatever the compute format says: a path with such panels serves BF16 alone.
+// Pairs are BF16 for any compute format: a path with such panels serves BF16 alone.
 #define PAIR_PANELS(prefix, format, width)                                                                             \
     PANEL(prefix##_f32_i, format, width, MEZZO_F32, MEZZO_BF16, false)                                                 \
     PANEL(prefix##_f32_k, format, width, MEZZO_F32, MEZZO_BF16, true)                                                  \
@@ -145,7 +145,7 @@ PAIR_PANELS(pairs_b, MZ_PANEL_PAIRS, 12)
 typedef void (*pack_fn)(void *dst, const mz_matmul_operand *src, int64_t i0, int ni, int64_t k0, int64_t nk,
                         int64_t k_padded);
 
-enum { STORED_F32, STORED_BF16, STORED_F16 }; // also the indices of what values are rounded to
+enum { STORED_F32, STORED_BF16, STORED_F16 }; // also the indices of the formats to which values are rounded
 
 #define TABLE(prefix)                                                                                                  \
     {                                                                                                                  \

@@ -1,15 +1,16 @@
-// A few rows times a matrix, as generating text does: every weight is read once, as it is stored, and meets all the
-// rows while it is in a register. Nothing is packed: below about four rows packing W costs more than its product.
+// Multiplies a few rows by a matrix, as generating text does: every weight is read once, as it is stored, and
+// multiplies all rows while it is in a register. Nothing is packed, because below about four rows packing W costs more
+// than its product.
 #include "backend/cpu/kernels/matmul_isa.h"
 
 _Static_assert(MZ_MATMUL_ROWS == 4, "multiply_rows knows them by number");
 
-// Bytes, measured (docs/dev/MATMUL.md). Addresses after a matrix do no harm.
+// The prefetch distance in bytes (docs/dev/MATMUL.md has the measurements). Addresses after a matrix are harmless.
 enum { AHEAD_FP32 = 6144, AHEAD_16 = 4096 };
 
-// Computes the products of one row of W with every row of x, tile[i] for row i. One row of W after the other, from its
-// first number to its last: memory is asked for in the order in which it lies. Four rows at a time, each at its own
-// place, reach half of its rate. The number of outstanding cache lines bounds a core, so it prefetches.
+// Computes the products of one row of W with every row of x, tile[i] for row i. Rows of W follow each other, from first
+// number to last, so memory is requested in address order; four rows at a time, each at its own place, reach half of
+// its rate. The number of outstanding cache lines limits a core, so it prefetches.
 ALWAYS_INLINE void dot(const float *x, int m, int64_t k, const char *w, mezzo_dtype dtype, float *tile, int64_t ld) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     vf sum[MZ_MATMUL_ROWS][2] = {{{0}}};
@@ -31,8 +32,8 @@ ALWAYS_INLINE void dot(const float *x, int m, int64_t k, const char *w, mezzo_dt
         tile[i * ld] = vsum(sum[i][0] + sum[i][1]);
 }
 
-// The same of BF16 weights, two to a word: either half becomes a float by one instruction, where a vector of halves
-// would have to be widened first. x has the numbers of even place first.
+// Computes the same for BF16 weights, two in a word: either half becomes a float by one instruction, where a vector of
+// halves would have to be widened first. In x the numbers at even places come first.
 ALWAYS_INLINE void dot_bf16(const float *x, int m, int64_t k, const char *w, float *tile, int64_t ld) {
     const int64_t pairs = k / 2, even = k - pairs;
     vf sum[MZ_MATMUL_ROWS][2] = {{{0}}};
@@ -71,7 +72,7 @@ ALWAYS_INLINE void multiply(const float *x, int m, int64_t k, const char *w, mez
             dot(x, m, k, w + (size_t)j * row, dtype, tile + j, ld);
 }
 
-// The number of rows as a constant, so that their sums stay in registers.
+// Multiplies with a constant number of rows, so that their sums stay in registers.
 ALWAYS_INLINE void multiply_rows(const float *x, int64_t m, int64_t k, const char *w, mezzo_dtype dtype, int columns,
                                  float *tile, int64_t ld) {
     if (m == 1)

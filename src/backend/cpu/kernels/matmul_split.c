@@ -30,7 +30,7 @@ ALWAYS_INLINE parts split(vf x, bool f16) {
     vu u = (vu)x, finite = (vu)((u & EXPONENT) != EXPONENT);
     vu cut = u & 0xFFFF0000u;
     parts p;
-    if (f16) { // a NaN of FP16 keeps its quiet bit, so it stays one
+    if (f16) { // a NaN of FP16 keeps its quiet bit and stays NaN
         p.high = (vf)cut;
         p.low = (vf)((vu)(x - p.high) & finite);
         return p;
@@ -49,11 +49,11 @@ ALWAYS_INLINE parts load_parts(const char *p, mezzo_dtype dtype, mezzo_dtype rou
     return split(round_to(x, round), dtype == MEZZO_F16 || round == MEZZO_F16);
 }
 
-ALWAYS_INLINE vh upper_half(vf x) { // a BF16 value's 16 bits
+ALWAYS_INLINE vh upper_half(vf x) { // the 16 bits of a BF16 value
     return __builtin_convertvector((vu)x >> 16, vh);
 }
 
-// VW values of 16 bits and the VW after them, as pairs. Joined in registers: a load would wait for two narrower stores.
+// Joins VW values of 16 bits and the next VW to pairs in registers, because a load would wait for two narrower stores.
 typedef uint16_t vpairs __attribute__((vector_size(4 * VW)));
 ALWAYS_INLINE vu join(vh first, vh second) {
 #if VW == 16
@@ -74,8 +74,8 @@ ALWAYS_INLINE int64_t word_of(bool left, int width, int part, int64_t i, int64_t
 }
 
 #if defined(MZ_ISA_AVX512BF16)
-// 32 values of a row: vcvtne2ps2bf16 rounds to the nearest BF16, so that high + low has FP16's 11 bits too: what is
-// left has 3, and a sign. False, and nothing done, where a value is not finite or would round to infinity.
+// Splits 32 values of a row: vcvtne2ps2bf16 rounds to the nearest BF16, so high + low has FP16's 11 bits, too: the rest
+// has 3 bits and a sign. Returns false, and does nothing, where a value is not finite or would round to infinity.
 ALWAYS_INLINE bool split_row(const char *p, mezzo_dtype dtype, uint32_t *high, uint32_t *low) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
     const __m512i exponent = _mm512_set1_epi32(0x7FFFFFFF), rounds_up = _mm512_set1_epi32(0x7F7F7FFF);
@@ -94,8 +94,8 @@ ALWAYS_INLINE bool split_row(const char *p, mezzo_dtype dtype, uint32_t *high, u
 #endif
 
 #if defined(MZ_ISA_AVX512)
-// The steps of 32 of k of a panel of 32 rows that are whole; returns how many of k they are. The parts are made row by
-// row as the source lies, then taken to tiles like any BF16.
+// Packs the whole steps of 32 of k in a panel of 32 rows; returns how many of k they are. The parts are made row by row
+// in storage order, and then packed into tiles like any BF16.
 ALWAYS_INLINE int64_t pack_whole_steps(uint32_t *dst, const char *base, bool left, mezzo_dtype dtype, mezzo_dtype round,
                                        bool k_contiguous, size_t i_bytes, size_t k_bytes, int64_t nk) {
     const size_t size = dtype == MEZZO_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -122,7 +122,7 @@ ALWAYS_INLINE int64_t pack_whole_steps(uint32_t *dst, const char *base, bool lef
 }
 #endif
 
-// As pack_panel in matmul_pack.c, with two blocks of words at once.
+// Packs like pack_panel in matmul_pack.c, with two blocks of words at once.
 ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, bool left, mezzo_dtype dtype,
                               mezzo_dtype round, bool k_contiguous, int64_t i0, int ni, int64_t k0, int64_t nk,
                               int64_t k_padded) {
@@ -178,7 +178,7 @@ ALWAYS_INLINE void pack_panel(uint32_t *dst, const mz_matmul_operand *src, bool 
         pack_panel(dst, src, left, dtype, round, k_contiguous, i0, ni, k0, nk, k_padded);                              \
     }
 
-// F32 as `round` stands for "nothing to round". Storage in BF16 or FP16 needs no rounding to the wider of the two
+// F32 as `round` means that nothing is rounded. Storage in BF16 or FP16 needs no rounding to the wider of the two
 // formats.
 #define PANELS(prefix, left)                                                                                           \
     PANEL(prefix##_f32_i, left, MEZZO_F32, MEZZO_F32, false)                                                           \

@@ -1,5 +1,5 @@
-// Packing of BF16 into AMX tiles with AVX-512, where the generic packing (matmul_pack.c) is bound by one shuffle a
-// cycle: rows are brought together by loads into quarters of a register, which leaves shuffles within quarters.
+// Packs BF16 into AMX tiles with AVX-512, where the generic packing (matmul_pack.c) is limited by one shuffle a cycle:
+// loads put rows into quarters of a register, so that only shuffles within quarters remain.
 #ifndef MZ_CPU_MATMUL_TILES_H
 #define MZ_CPU_MATMUL_TILES_H
 
@@ -15,7 +15,7 @@ ALWAYS_INLINE __m512i load_quarters(const char *p, size_t step) {
     return _mm512_mask_broadcast_i32x4(x, 0xF000, _mm_loadu_si128((const void *)(p + 3 * step)));
 }
 
-// Rows 0…15 of a right operand, contiguous along k, 32 of k: one tile [16 pairs of k][16 rows].
+// Packs rows 0…15 of a right operand, contiguous along k, 32 of k: one tile [16 pairs of k][16 rows].
 ALWAYS_INLINE void tile_b_along_k(const char *p, size_t row, uint32_t *tile) {
     for (int quarter = 0; quarter < 4; quarter++, p += 16) { // 4 pairs of k
         __m512i a = load_quarters(p, 4 * row), b = load_quarters(p + row, 4 * row);
@@ -30,7 +30,7 @@ ALWAYS_INLINE void tile_b_along_k(const char *p, size_t row, uint32_t *tile) {
     }
 }
 
-// 32 rows of k of a right operand, contiguous along i, 32 of i: two tiles [16 pairs of k][16 of i].
+// Packs 32 rows of k of a right operand, contiguous along i, 32 of i: two tiles [16 pairs of k][16 of i].
 ALWAYS_INLINE void tile_b_along_i(const char *p, size_t k_row, uint32_t *tile) {
     const __m512i first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0),
                   second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
@@ -42,7 +42,7 @@ ALWAYS_INLINE void tile_b_along_i(const char *p, size_t k_row, uint32_t *tile) {
     }
 }
 
-// 32 rows of k of a left operand, contiguous along i, `width` of i: rows [width of i][32 of k].
+// Packs 32 rows of k of a left operand, contiguous along i, `width` of i: rows [width of i][32 of k].
 ALWAYS_INLINE void tile_a_along_i(const char *p, size_t k_row, int width, uint32_t *tile) {
     for (int eighth = 0; eighth < width / 8; eighth++, p += 16) { // 8 of i
         __m512i r[8], s[8];
@@ -64,8 +64,8 @@ ALWAYS_INLINE void tile_a_along_i(const char *p, size_t k_row, int width, uint32
     }
 }
 
-// The steps of 32 of k of a panel of `width` rows (32 of a right operand) that are whole; returns how many of k they
-// are. Left along k is a copy.
+// Packs the whole steps of 32 of k in a panel of `width` rows (32 in a right operand); returns how many of k they are.
+// A left operand along k is copied.
 ALWAYS_INLINE int64_t pack_whole_tiles(bool left, int width, uint32_t *dst, const char *base, bool k_contiguous,
                                        size_t i_bytes, size_t k_bytes, int64_t nk) {
     int64_t k = 0;

@@ -1,5 +1,5 @@
-// Packing, the FP32 microkernel and the epilogue add this to vec.h: storage formats by name, partial vectors,
-// transposition.
+// Declares what packing, the FP32 microkernel and the epilogue need besides vec.h: storage formats by name, partial
+// vectors, transposition.
 #ifndef MZ_CPU_MATMUL_VEC_H
 #define MZ_CPU_MATMUL_VEC_H
 
@@ -9,7 +9,7 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline, unused))
 
-#define FOR_LEVEL(name) MZ_PASTE(name, MZ_ISA) // f → f__avx512
+#define FOR_LEVEL(name) MZ_PASTE(name, MZ_ISA) // turns f into f__avx512
 
 typedef int int_any __attribute__((aligned(2), may_alias));
 typedef vu vu_any __attribute__((aligned(2), may_alias));
@@ -30,7 +30,7 @@ ALWAYS_INLINE void store_u16(void *p, vh x) {
     *(vh_any *)p = x;
 }
 
-// The BF16 nearest to x in each lane's upper half; the lower half is zero.
+// Rounds x to BF16 in each lane's upper half; the lower half is zero.
 ALWAYS_INLINE vu round_bf16(vf x) {
     vu u = (vu)x;
     vu rounded = u + (0x7FFF + ((u >> 16) & 1));
@@ -38,7 +38,7 @@ ALWAYS_INLINE vu round_bf16(vf x) {
     return ((rounded & ~nan) | ((u | 0x400000) & nan)) & 0xFFFF0000u;
 }
 
-// Loads VW consecutive elements of a float dtype as FP32. `dtype` is a constant wherever speed matters.
+// Loads VW consecutive elements of a float dtype as FP32. `dtype` is a constant where speed matters.
 ALWAYS_INLINE vf load_as_f32(const void *p, mezzo_dtype dtype) {
     if (dtype == MEZZO_F32)
         return load_f32(p);
@@ -69,7 +69,7 @@ ALWAYS_INLINE size_t lanes(int64_t n) {
 ALWAYS_INLINE vf load_f32_part(const void *p, int64_t n) {
     vf x = {0};
 #if VEC_256
-    if (n == 6) // the AVX2 tile's rows. A copy through memory would wait for its store
+    if (n == 6) // the AVX2 tile's rows: a copy through memory would wait for its store
         return (vf)_mm256_maskload_ps(p, _mm256_setr_epi32(-1, -1, -1, -1, -1, -1, 0, 0));
 #endif
     memcpy(&x, p, lanes(n) * sizeof(float));
@@ -120,8 +120,8 @@ ALWAYS_INLINE void store_as(void *p, vf x, mezzo_dtype dtype) {
 }
 
 // --- transposition -------------------------------------------------------------------------------------------------
-// r is a VW × VW block of words, one vector a row. Stage s exchanges the off-diagonal s × s blocks of every 2s × 2s
-// block.
+// Transposes r, a VW × VW block of words, one vector a row. Stage s exchanges the off-diagonal s × s blocks of every 2s
+// × 2s block.
 #if VW == 16
 #define LOW_8(a, b)  __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
 #define HIGH_8(a, b) __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31)

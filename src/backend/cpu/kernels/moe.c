@@ -1,11 +1,11 @@
-// Runs a mixture of experts around the experts' products: the choice of experts, rows there and back.
+// Runs a mixture of experts except for the experts' products: the choice of experts, dispatch and combine.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
 #include <math.h>
 
-#if defined(MZ_ISA_PORTABLE) // a few numbers a token
-// NaN counts as the largest number, as in torch.topk: it is chosen, so that it reaches the output.
+#if defined(MZ_ISA_PORTABLE) // these are a few numbers a token
+// Compares numbers where NaN is the largest, as in torch.topk: it is chosen, so that it reaches the output.
 static bool larger(float a, float b) {
     return a > b || (isnan(a) && !isnan(b));
 }
@@ -15,7 +15,7 @@ static float sigmoid(float x) {
 }
 
 // --- route ---------------------------------------------------------------------------------------------------------
-// A token's scores: softmax(x) is exp(x - base)/sum.
+// The base of a token's scores: softmax(x) is exp(x - base)/sum.
 typedef struct score_base {
     bool softmax;
     float base, sum;
@@ -34,7 +34,7 @@ static float score_of(const score_base *b, float x) {
     return b->softmax ? expf(x - b->base) / b->sum : sigmoid(x);
 }
 
-// Equal values come in the order of their places.
+// Orders indices by value; equal values are in the order of their places.
 static bool before(const float *value, int32_t a, int32_t b) {
     return larger(value[a], value[b]) || (a < b && !larger(value[b], value[a]));
 }
@@ -51,8 +51,8 @@ static void sink(const float *value, int32_t *heap, int64_t n, int64_t at) {
     heap[at] = item;
 }
 
-// Places 0 … n - 1 of the values: the k largest, the largest first, are heap[n - 1], heap[n - 2], …; the others are
-// before them. O(n + k·log n): 65,536 experts have up to 32,768 groups, and a token up to 65,536 experts.
+// Sorts places 0 … n - 1 of the values so that the k largest, the largest first, are heap[n - 1], heap[n - 2], …; the
+// others come before. O(n + k·log n): 65,536 experts have up to 32,768 groups, and a token up to 65,536 experts.
 static void largest_last(const float *value, int32_t *heap, int64_t n, int64_t k) {
     for (int64_t i = 0; i < n; i++)
         heap[i] = (int32_t)i;
@@ -66,7 +66,7 @@ static void largest_last(const float *value, int32_t *heap, int64_t n, int64_t k
     }
 }
 
-// Takes the best groups' choices as they are and sets the others' to -∞. A group is as good as its two best.
+// Keeps the scores of the best groups and sets the others' to -∞. The sum of a group's two best scores ranks it.
 static void mask_groups(float *choice, float *group, int32_t *heap, int64_t experts, int groups, int top_groups) {
     int64_t size = experts / groups;
     for (int g = 0; g < groups; g++) {
@@ -87,7 +87,7 @@ static void mask_groups(float *choice, float *group, int32_t *heap, int64_t expe
             choice[e] = -INFINITY;
 }
 
-// Each thread has scores, choices and groups of E floats each, and E places.
+// Returns the workspace: each thread has scores, choices and groups of E floats each, and E places.
 static size_t route_workspace(const mezzo_device *device, const mz_call *call) {
     return (3 * sizeof(float) + sizeof(int32_t)) * (size_t)last_dim(&mz_in(call, route, logits)->shape) *
            (size_t)device->threads;
@@ -138,8 +138,8 @@ static const char *route_prepare(mezzo_device *device, const mz_call *call, mz_p
 }
 const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_prepare, run_route};
 
-// w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j). Of softmax without 1 - s_j; not
-// normalised, of every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, dw_e 0 of what was not chosen.
+// Computes, with w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j). Softmax has no
+// factor 1 - s_j; not normalized, for every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, with dw_e 0 where it was not chosen.
 static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
     const float *dweights = mz_in(call, route_dx, dweights)->data,
                 *logits = mz_in(call, route_dx, logits)->data;     // [M, k], [M, E]
@@ -194,7 +194,7 @@ static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) 
     const int32_t *indices = mz_in(call, expert_order, indices)->data;
     int32_t *order = mz_out(call, expert_order, order)->data, *place = mz_out(call, expert_order, place)->data,
             *offsets = mz_out(call, expert_order, offsets)->data;
-    int32_t *next = call->workspace; // where an expert's next row goes
+    int32_t *next = call->workspace; // the next row of each expert
     int64_t experts = call->attrs.experts, rows = mz_shape_count(&mz_in(call, expert_order, indices)->shape);
     memset(offsets, 0, sizeof *offsets * (size_t)(experts + 1));
     for (int64_t i = 0; i < rows; i++)

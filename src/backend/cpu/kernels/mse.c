@@ -2,7 +2,8 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// Runs of 4096 elements are summed in FP32 lanes, the runs in FP64 and in order: threads do not change a bit.
+// Runs of 4096 elements are summed in FP32 lanes, and the runs in FP64 in order, so the number of threads does not
+// change a bit.
 enum { MSE_RUN = 4096 };
 
 static int64_t runs_of(const mz_call *call) {

@@ -1,6 +1,6 @@
-// Computes the BF16 microkernel by ARM's bfdot: each lane adds two products of a pair to its FP32 sum. bfdot takes
-// subnormals as zero and rounds each sum to odd (Arm ARM, BFDOT): within 1 ulp, as the bound of FP32 summation allows
-// for two roundings.
+// Computes the BF16 microkernel by ARM's bfdot: each lane adds the two products of a pair to its FP32 sum. bfdot takes
+// subnormals as zero and rounds each sum to odd (Arm ARM, BFDOT): within 1 ulp, which the bound of FP32 summation
+// allows for two roundings.
 #include "backend/cpu/matmul.h"
 
 #include <arm_neon.h>

@@ -1,19 +1,20 @@
-// Computes layer and RMS normalisation and softmax over the last dimension, and their gradients. A row at a time;
-// statistics in FP32 with VW partial sums, whose order depends on the width only.
+// Computes layer and RMS normalization and softmax over the last dimension, and their gradients, one row at a time;
+// statistics are FP32 with VW partial sums, whose order depends on the width only.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// Rows are kept in FP32 between the passes over them: `width` floats a thread, from the workspace.
+// Returns the floats for a row, which is in FP32 between the passes over it: `width` floats a thread, from the
+// workspace.
 static size_t row_floats(int64_t width) {
     return mz_align_up((size_t)width, 16);
 }
 
-// n elements of a row as FP32: where they are, or converted into `buffer`.
+// Returns n elements of a row as FP32: in place, or converted into `buffer`.
 static const float *row_in(const mz_tensor *t, int64_t row, int64_t width, float *buffer) {
     return block_in(t, row * width, (int)width, buffer);
 }
 
-// Four sums side by side: a chain of additions would wait 4 cycles for each.
+// Four sums side by side, because a chain of additions would wait 4 cycles for each.
 enum { CHAINS = 4, STRIDE = CHAINS * VW };
 
 static inline float add_chains(const vf sum[CHAINS]) {
@@ -31,7 +32,7 @@ static float row_sum(const float *x, int n) {
     return add_chains(sum);
 }
 
-// Σ (x - mean)²
+// Returns Σ (x - mean)².
 static float row_squares(const float *x, int n, float mean) {
     vf sum[CHAINS] = {{0}};
     int whole = n / STRIDE * STRIDE;
@@ -55,15 +56,15 @@ static size_t layernorm_workspace(const mezzo_device *device, const mz_call *cal
     return sizeof(float) * width * (2 + (size_t)device->threads * LN_ROW_BUFFERS);
 }
 
-// s = x + residual as `sum` stores it: backward reads that tensor, and must see the numbers that were normalised.
+// Returns s = x + residual as `sum` stores it: backward reads that tensor, and must see the normalized numbers.
 static const float *norm_input(const mz_call *call, int slot, int64_t row, int width, const float *x, float *s,
                                float *other) {
-    if (!mz_present(&call->in[slot])) // of the residual
+    if (!mz_present(&call->in[slot])) // the residual is absent
         return x;
     const float *residual = row_in(&call->in[slot], row, width, other);
     EACH_VECTOR(i, lanes, width,
                 { vstore_lanes(s + i, vload_lanes(x + i, lanes, 0) + vload_lanes(residual + i, lanes, 0), lanes); });
-    const mz_tensor *sum = &call->out[slot == 3 ? 3 : 2]; // layernorm, rmsnorm
+    const mz_tensor *sum = &call->out[slot == 3 ? 3 : 2]; // the slot in layernorm and rmsnorm
     if (mz_present(sum)) {
         narrow_block(s, element_at(sum, row * width), sum->dtype, width);
         if (sum->dtype != MEZZO_F32)
@@ -89,7 +90,7 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
     for (int64_t row = 0; row < rows; row++) {
         float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
         const float *s = row_in(x, row, width, mine);
-        if (lone_sum) { // nothing to add: `sum` is x in its own format
+        if (lone_sum) { // there is nothing to add: `sum` is x in its own format
             narrow_block(s, element_at(mz_out(call, layernorm, sum), row * width), mz_out(call, layernorm, sum)->dtype,
                          width);
             widen_block(element_at(mz_out(call, layernorm, sum), row * width), mz_out(call, layernorm, sum)->dtype,
@@ -126,8 +127,8 @@ const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_p
 
 // --- layernorm_bwd -------------------------------------------------------------------------------------------------
 // dweight, dbias and linear_dbias are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of
-// its own, added in order at the end. The runs depend on the shape only, so the number of threads does not change a
-// bit.
+// its own, which are added in order at the end. The runs depend on the shape only, so the number of threads does not
+// change a bit.
 enum { LN_CHUNKS = 64 };
 
 static int64_t chunk_rows(int64_t rows) {
@@ -142,8 +143,8 @@ static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call 
     return sizeof(float) * width * (1 + 3 * chunks + 4 * (size_t)device->threads);
 }
 
-// With x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; the row's dy·x̂, dy and
-// dx are added to the partial sums [3, stride].
+// Computes, with x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; it adds the
+// row's dy·x̂, dy and dx to the partial sums [3, stride].
 static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                               float *mine, size_t stride) {
     float *dbias = dweight + stride, *linear_dbias = dbias + stride;
@@ -250,7 +251,7 @@ static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call)
     return sizeof(float) * width * (1 + (size_t)device->threads * LN_ROW_BUFFERS);
 }
 
-// weight + offset [C]; NULL: there is none.
+// Returns weight + offset [C]; NULL: there is none.
 static const float *rmsnorm_weight(const mz_call *call, const mz_tensor *t, int width, float *buffer) {
     const float *weight = mz_present(t) ? row_in(t, 0, width, buffer) : NULL;
     if (weight == NULL || call->attrs.offset == 0)
@@ -295,7 +296,7 @@ static const char *rmsnorm_prepare(mezzo_device *device, const mz_call *call, mz
 }
 const mz_kernel MZ_SYMBOL(rmsnorm) = {"rmsnorm__" MZ_LEVEL_TEXT, rmsnorm_prepare, run_rmsnorm};
 
-// Partial sums of dweight by runs of rows, as layernorm_bwd's.
+// Returns the workspace of partial sums of dweight by runs of rows, as in layernorm_bwd.
 static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
     size_t width = row_floats(last_dim(&mz_out(call, rmsnorm_bwd, dx)->shape));
     int64_t rows = mz_shape_rows(&mz_out(call, rmsnorm_bwd, dx)->shape), per = chunk_rows(rows);
@@ -303,8 +304,8 @@ static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *c
     return sizeof(float) * width * (1 + chunks + 4 * (size_t)device->threads);
 }
 
-// With x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; the row's dy·x̂ is added to the partial
-// sums.
+// Computes, with x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; it adds the row's dy·x̂ to the
+// partial sums.
 static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
                             float *mine, size_t stride) {
     const float *dy = row_in(mz_in(call, rmsnorm_bwd, dy), row, width, mine);
@@ -399,7 +400,7 @@ static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
 }
 const mz_kernel MZ_SYMBOL(softmax) = {"softmax__" MZ_LEVEL_TEXT, softmax_prepare, run_softmax};
 
-// dx = y·(dy - Σ dy·y)
+// Computes dx = y·(dy - Σ dy·y).
 static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dx = mz_out(call, softmax_dx, dx);
     int width = (int)last_dim(&dx->shape);

@@ -1,9 +1,10 @@
-// Measures the rate of FP32 multiply-adds on one core at this level, which BF16 arithmetic has to beat, and a copy that
-// only memory limits. And a copy that only memory limits.
+// Measures the rate of FP32 multiply-adds on one core at this level, which BF16 arithmetic has to exceed, and a copy
+// that only memory limits.
 #include "backend/cpu/kernels/probe.h"
 #include "backend/cpu/kernels/vec.h"
 
-// 12 accumulators: two FMA pipes × a latency of 4 or 5 cycles need 8 to 10, and a 16-register machine still holds them.
+// It has 12 accumulators: two FMA pipes × a latency of 4 or 5 cycles need 8 to 10, and a machine with 16 registers can
+// hold them.
 double MZ_SYMBOL(probe_fma)(int rounds) {
     vf sum[12], a = vset(0x1.fffffep-1f), b = vset(0x1p-20f);
     for (int i = 0; i < 12; i++)
@@ -16,7 +17,7 @@ double MZ_SYMBOL(probe_fma)(int rounds) {
     }
     for (int i = 1; i < 12; i++)
         sum[0] += sum[i];
-    volatile float keep = vsum(sum[0]); // before the clock is read: the loop must be done by then
+    volatile float keep = vsum(sum[0]); // this makes the loop end before the clock is read
     (void)keep;
     return 12.0 * VW * rounds / (mz_seconds() - start);
 }

@@ -1,9 +1,9 @@
-// Computes sums and means along an axis, their gradient, and gradients added to what is there.
+// Computes sums and means along an axis, their gradient, and sums added to gradients.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
 // --- along contiguous elements -------------------------------------------------------------------------------------
-// Runs of 4096 elements are summed in FP32 lanes, the runs in FP64 and in order.
+// Runs of 4096 elements are summed in FP32 lanes, and the runs in FP64 in order.
 enum { SUM_RUN = 4096 };
 
 static int64_t runs_of(axis_view v) {
@@ -46,7 +46,7 @@ static void sum_rows(const mezzo_device *device, const mz_call *call, axis_view 
 }
 
 // --- along strided elements ----------------------------------------------------------------------------------------
-// Columns side by side are summed together, down the axis: SUM_GROUP rows into one FP32 sum, the groups' sums into
+// Neighbouring columns are summed together, down the axis: SUM_GROUP rows into one FP32 sum, and the groups' sums into
 // another, so that the error grows with SUM_GROUP + axis/SUM_GROUP and not with the axis. A column's sum does not
 // depend on its block's width.
 enum { SUM_GROUP = 64 };
@@ -57,7 +57,7 @@ static void add_block(float *sum, const float *x, int n) {
 }
 
 static void sum_columns(const mezzo_device *device, const mz_call *call, axis_view v, double factor) {
-    // Narrow blocks where that is needed to have work for every core.
+    // Blocks are narrow where that is necessary to give every core work.
     int64_t block = v.outer * v.inner >= 32 * MZ_BLOCK ? MZ_BLOCK : 64, parts = (v.inner + block - 1) / block;
 #pragma omp parallel for schedule(static)                                                                              \
     num_threads(mz_cpu_threads(device, 0.2 * (double)(v.outer * v.axis * v.inner)))
@@ -103,7 +103,7 @@ const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, sum_prepare, run_sum}
 static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dy = mz_in(call, expand, x), *dx = mz_out(call, expand, y);
     axis_view v = view_along(&dx->shape, call->attrs.axis);
-    // Rows of dx that are one stretch of dy, or (inner 1) one element of it.
+    // Rows of dx are one stretch of dy, or (inner 1) one element of it.
     bool constant = v.inner == 1;
     int64_t rows = constant ? v.outer : v.outer * v.axis, length = constant ? v.axis : v.inner;
     int64_t parts = (length + MZ_BLOCK - 1) / MZ_BLOCK;

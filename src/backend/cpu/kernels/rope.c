@@ -1,4 +1,4 @@
-// Computes rotary position embedding: the table of cosines and sines, and pairs of a head's dimensions turned by it.
+// Computes rotary position embedding: the table of cosines and sines, and the rotation of pairs of a head's dimensions.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -11,7 +11,8 @@ static float scaled(const mz_rope_scaling *s, float f, int64_t i) {
     return s->divisor > 0 ? f * kept + f / s->divisor * (1 - kept) : f;
 }
 
-// Once a step for all layers; functions in FP64, so that a result is FP32's nearest (docs/dev/NUMERICS.md).
+// Computes the table once a step for all layers, with functions in FP64, so that a result is the nearest FP32 number
+// (docs/dev/NUMERICS.md).
 static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
     const mz_tensor *table = mz_out(call, rope_table, table); // [T, R]
     const int32_t *positions =
@@ -41,7 +42,8 @@ static const char *rope_table_prepare(mezzo_device *device, const mz_call *call,
 const mz_kernel MZ_SYMBOL(rope_table) = {"rope_table__" MZ_LEVEL_TEXT, rope_table_prepare, run_rope_table};
 #endif
 
-// Turns n pairs: y1 = x1·c - x2·s, y2 = x2·c + x1·s. Their members are `step` apart and pairs `stride`. y may be x.
+// Rotates n pairs: y1 = x1·c - x2·s, y2 = x2·c + x1·s. The members of a pair are `step` apart, and pairs `stride`. y
+// may be x.
 static void turn_halves(const float *x, float *y, const float *c, const float *s, float sign, int half) {
     FOR_LANES(i, lanes, half) {
         vf a = vload_lanes(x + i, lanes, 0), b = vload_lanes(x + half + i, lanes, 0);
@@ -59,7 +61,7 @@ static void turn_neighbours(const float *x, float *y, const float *c, const floa
     }
 }
 
-// One head at a time, through FP32 buffers of a head's width where a format is low.
+// Returns the workspace: one head at a time goes through FP32 buffers of a head's width where a format is low.
 static size_t rope_workspace(const mezzo_device *device, const mz_call *call) {
     int64_t width = mz_in(call, rope, x)->shape.dim[2] / call->attrs.heads;
     return sizeof(float) * mz_align_up((size_t)width, 16) * 2 * (size_t)device->threads;
@@ -72,7 +74,7 @@ static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
             rows = x->shape.dim[0] * x->shape.dim[1];
     int dims = (int)mz_in(call, rope, table)->shape.dim[1], half = dims / 2, width = (int)(x->shape.dim[2] / heads);
     size_t stride = mz_align_up((size_t)width, 16);
-    bool copied = x->data == y->data; // in place: what is not turned is there already
+    bool copied = x->data == y->data; // in place: dimensions that are not rotated are there already
     float sign = call->attrs.inverse ? -1.0f : 1.0f;
 #pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.5 * (double)(rows * heads) * width))
     for (int64_t row = 0; row < rows; row++) {

@@ -1,4 +1,4 @@
-// Finds what formats make of a tensor's numbers. A tile is brought to FP32 once and rounded to every format from there.
+// Measures what formats make of a tensor's numbers. A tile is converted to FP32 once and then rounded to every format.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/inspect.h"
@@ -8,9 +8,9 @@ enum {
     LONG = MZ_ROUNDING_LONG,
     SHORT = MZ_ROUNDING_SHORT,
     TILE = LONG * SHORT,
-    SCALES = TILE / 16, // at most
+    SCALES = TILE / 16, // of a tile, at most
     LANES = 8,
-    EACH = 32 // sums that a row adds to
+    EACH = 32 // sums to which a row adds
 };
 
 typedef double vd __attribute__((vector_size(8 * LANES)));
@@ -25,10 +25,10 @@ typedef struct matrix {
 } matrix;
 
 typedef struct tile {
-    int64_t row, column;                                 // of the matrix
-    int high, wide;                                      // rows and columns of a whole one
-    int rows, columns;                                   // that lie in the matrix
-    float x[TILE], clean[TILE], q[TILE];                 // [high, wide], zeros outside of the matrix
+    int64_t row, column;                                 // the tile's place in the matrix
+    int high, wide;                                      // rows and columns of a whole tile
+    int rows, columns;                                   // rows and columns inside the matrix
+    float x[TILE], clean[TILE], q[TILE];                 // [high, wide], zeros outside the matrix
     float scale[SCALES], inverse[SCALES], limit[SCALES]; // of blocks, [rows of blocks, columns of blocks]
     int32_t amax[SCALES];
     vd squares[MZ_ROUNDING_SUMS / LANES], errors[MZ_ROUNDING_SUMS / LANES];
@@ -72,7 +72,7 @@ static int32_t amax_of(const float *x, int n) {
     return amax;
 }
 
-// Squares of LONG x LONG numbers: [rows of squares, columns of squares].
+// Returns the amax of a square of LONG x LONG numbers: [rows of squares, columns of squares].
 static int32_t square_amax(const matrix *m, int64_t index) {
     const int64_t across = (m->columns + LONG - 1) / LONG, row = index / across * LONG, column = index % across * LONG;
     const int n = (int)min64(LONG, m->columns - column);
@@ -87,7 +87,7 @@ static int32_t square_amax(const matrix *m, int64_t index) {
 }
 
 // --- scales --------------------------------------------------------------------------------------------------------
-// The largest magnitudes of the tile's blocks. Returns their number.
+// Finds the largest magnitudes of the tile's blocks. Returns their number.
 static int block_amaxes(tile *t, int block, bool down) {
     if (!down) {
         const int each = t->wide / block;
@@ -115,7 +115,7 @@ static int block_amaxes(tile *t, int block, bool down) {
     return t->high / block * SHORT;
 }
 
-// Returns whether a number of the tile is not finite.
+// Finds the scales. Returns whether a number of the tile is not finite.
 static bool find_scales(tile *t, const mz_rounding_form *f, bool down, const int32_t *given, float tensor,
                         mz_rounding_sums *found) {
     const bool own = !f->tile && !f->whole;
@@ -136,12 +136,12 @@ static bool find_scales(tile *t, const mz_rounding_form *f, bool down, const int
     return most >= MZ_FLOAT_INFINITY;
 }
 
-// Where the scale of (row, column) is.
+// Returns the index of the scale of (row, column).
 static inline int block_at(const tile *t, int block, bool down, int row, int column) {
     return down ? row / block * SHORT + column : row * (t->wide / block) + column / block;
 }
 
-// The tile without what is not finite and what has no scale.
+// Copies the tile without numbers that are not finite or have no scale.
 static void clean(tile *t, int block, bool down, mz_rounding_sums *found) {
     memcpy(t->clean, t->x, sizeof t->clean);
     for (int r = 0; r < t->rows; r++)
@@ -162,7 +162,7 @@ typedef struct counts {
     vi nonzero, underflow, saturated;
 } counts;
 
-// base/small.h's mz_small_nearest.
+// Rounds as base/small.h's mz_small_nearest does.
 static inline vf nearest(vf x, const mz_small_form f) {
     const vi bits = (vi)x, magnitude = bits & iset(MZ_FLOAT_MAGNITUDE);
     const vf shift = vset(f.shift);
@@ -173,7 +173,7 @@ static inline vf nearest(vf x, const mz_small_form f) {
     return (vf)(rounded | (bits ^ magnitude));
 }
 
-// Rounds a row of n numbers; `along`: so many neighbours have one scale, or each has its own.
+// Rounds a row of n numbers; `along`: this many neighbours share a scale; 0: each has its own.
 static inline void round_row(const float *x, float *q, int n, const float *scale, const float *inverse,
                              const float *limit, int along, const mz_small_form f, counts *count) {
     for (int c = 0; c < n; c += VW) {
@@ -190,7 +190,7 @@ static inline void round_row(const float *x, float *q, int n, const float *scale
     }
 }
 
-// *sum += x².
+// Adds x² to *sum.
 static inline void add_squares(const float *x, vd *sum) {
     vf8 v;
     memcpy(&v, x, sizeof v);
@@ -198,7 +198,7 @@ static inline void add_squares(const float *x, vd *sum) {
     *sum += wide * wide;
 }
 
-// A row's squares, `octets` neighbouring groups of LANES in one sum each.
+// Adds a row's squares, `octets` neighbouring groups of LANES in one sum each.
 static inline void add_row(const float *x, const float *q, int octets, vd *squares, vd *errors) {
     float error[LONG];
     for (int i = 0; i < EACH * octets; i++)
@@ -253,7 +253,7 @@ static double add_vectors(vd *sums, int n) {
     return add_up(last, LANES);
 }
 
-// given: the largest magnitude of the tensor or of the square that the tile lies in, where the format asks for it.
+// Rounds a tile. given: the largest magnitude of its tensor or square, where the format needs it.
 static void round_tile(tile *t, const mz_rounding_form *f, bool down, const int32_t *given, float tensor,
                        mz_rounding_sums *found) {
     const int sums = (down ? LONG : MZ_ROUNDING_SUMS) / LANES;
@@ -265,7 +265,7 @@ static void round_tile(tile *t, const mz_rounding_form *f, bool down, const int3
     }
     memset(t->squares, 0, (size_t)sums * sizeof *t->squares);
     memset(t->errors, 0, (size_t)sums * sizeof *t->errors);
-    switch (f->small.drop) { // constants, which the loops are compiled for
+    switch (f->small.drop) { // constants, for which the loops are compiled
     case 20:
         round_rows(t, x, f, (mz_small_form)MZ_SMALL_FORM_E4M3, down, &count);
         break;
@@ -314,12 +314,12 @@ static size_t plan_of(const mz_call *call, plan *p) {
     p->squares = ((p->m.rows + LONG - 1) / LONG) * ((p->m.columns + LONG - 1) / LONG);
     const size_t partial = (size_t)(2 * p->n * p->tiles) * sizeof(double);
     p->partial = call->workspace;
-    if (call->workspace != NULL) // preparing, there is none yet
+    if (call->workspace != NULL) // during prepare there is no workspace yet
         p->amax = (int32_t *)(void *)((char *)call->workspace + partial);
     return partial + (size_t)p->squares * sizeof(int32_t);
 }
 
-// The largest magnitudes, and what formats with one scale for a tensor or a square have of them.
+// Finds the largest magnitudes, and the scales of formats with one scale for a tensor or a square.
 static void look_ahead(const plan *p, int threads, mz_rounding_sums *found) {
     int32_t amax = 0;
 #pragma omp parallel for schedule(static) num_threads(threads) reduction(max : amax)

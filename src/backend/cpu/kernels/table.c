@@ -1,8 +1,8 @@
-// Computes embeddings, rows of a table by number, and the table's gradient.
+// Computes embeddings, the rows of a table by number, and the table's gradient.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-// An id outside the table gives a row of NaN, which the non-finite guard sees.
+// Writes NaN for an id outside the table, which the guard notices.
 static void fill_nan(const mz_tensor *to, int64_t put, int64_t width) {
     float nan = NAN;
     for (int64_t i = 0; i < width; i++)
@@ -31,8 +31,8 @@ static const char *embedding_prepare(mezzo_device *device, const mz_call *call, 
 const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_prepare, run_embedding};
 
 // Threads own runs of columns, and each adds its columns of every position in order: no two write the same element, and
-// the order of the sums is that of the positions whatever the number of threads. 64 columns are four cache lines, so
-// that neighbours do not share one.
+// the sums are in the order of positions for any number of threads. 64 columns are four cache lines, so that neighbours
+// do not share one.
 enum { TABLE_COLUMNS = 64 };
 
 static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call) {
@@ -45,7 +45,7 @@ static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call)
     float *out = dtable->data;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.4 * (double)n * (double)width))
     {
-        // Neighbouring runs go to one thread together: longer pieces of each row are read.
+        // One thread takes neighbouring runs, so that it reads longer pieces of each row.
         int64_t first = parts * mz_thread() / mz_team(), last = parts * (mz_thread() + 1) / mz_team();
         int64_t from = first * TABLE_COLUMNS, to = min64(width, last * TABLE_COLUMNS);
         float buffer[MZ_BLOCK];

@@ -1,11 +1,11 @@
-// Multiplies small matrices in FP32 tiles that lie in cache, for attention.
+// Multiplies small FP32 matrices in tiles that stay in cache, for attention.
 #ifndef MZ_CPU_TILE_H
 #define MZ_CPU_TILE_H
 
 #include "backend/cpu/kernels/vec.h"
 
 // Rows × vectors of C that stay in registers. 4×4 of 16 lanes is 16 accumulators, enough to cover an FMA's latency on
-// two pipes, with 8 loads for 16 FMAs; with 16 registers (AVX2, SSE) 4×2 leaves room for the operands.
+// two pipes, with 8 loads for 16 FMAs; with 16 registers (AVX2, SSE) 4×2 leaves registers for the operands.
 #if VEC_512
 enum { TILE_ROWS = 4, TILE_VECTORS = 4 };
 #else
@@ -18,7 +18,7 @@ typedef struct tile_operand {
     size_t row, step;
 } tile_operand;
 
-// C[0…3][0…vectors·VW) += Σ_k A(i, k)·B[k][…], k from 0 to depth. `vectors` is a constant where this is inlined.
+// Adds C[0…3][0…vectors·VW) += Σ_k A(i, k)·B[k][…], k from 0 to depth. `vectors` is a constant where this is inlined.
 static inline __attribute__((always_inline)) void tile_kernel(const int vectors, tile_operand a, const float *b,
                                                               size_t b_row, float *c, size_t c_row, int depth) {
     vf sum[TILE_ROWS][TILE_VECTORS];
@@ -40,7 +40,7 @@ static inline __attribute__((always_inline)) void tile_kernel(const int vectors,
             vstore(c + (size_t)i * c_row + v * VW, sum[i][v]);
 }
 
-// C[0…3][0…n) += Σ_k A(i, k)·B[k][…], n a multiple of VW.
+// Adds C[0…3][0…n) += Σ_k A(i, k)·B[k][…], n a multiple of VW.
 static inline void tile_rows(tile_operand a, const float *b, size_t b_row, float *c, size_t c_row, int n, int depth) {
     int at = 0;
     for (; at + TILE_VECTORS * VW <= n; at += TILE_VECTORS * VW)
@@ -55,7 +55,7 @@ static inline void tile_rows(tile_operand a, const float *b, size_t b_row, float
         tile_kernel(1, a, b + at, b_row, c + at, c_row, depth);
 }
 
-// to[j][i] = from[i][j], rows and columns in fours.
+// Transposes to[j][i] = from[i][j], rows and columns in fours.
 typedef float four __attribute__((vector_size(16)));
 typedef four four_any __attribute__((aligned(4), may_alias));
 

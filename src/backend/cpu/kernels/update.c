@@ -1,6 +1,6 @@
 // Makes the update's passes over parameters: gradient statistics, the optimizers, low copies. Each reads and writes
-// every buffer once. Work is cut into chunks of 4096 elements of each segment, so that sums do not depend on the number
-// of threads; a chunk's four buffers (64 KiB) stay in L2.
+// every buffer once. Work is divided into chunks of 4096 elements of each segment, so that sums do not depend on the
+// number of threads; a chunk's four buffers (64 KiB) stay in L2.
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "backend/update.h"
@@ -10,7 +10,7 @@ enum { CHUNK = 4096 };
 
 typedef struct chunk {
     const mz_segment *segment;
-    int64_t start; // element of the parameter
+    int64_t start; // first element of the parameter
     int n;
 } chunk;
 
@@ -32,7 +32,7 @@ static int64_t count_chunks(const mz_segment *segments, int64_t n) {
 
 typedef void chunk_fn(const mz_call *call, const void *with, int64_t index, chunk c);
 
-// Runs fn on every chunk; neighbouring chunks go to one thread.
+// Runs fn on every chunk; one thread takes neighbouring chunks.
 static void for_chunks(const mezzo_device *device, const mz_call *call, const mz_tensor *list, double cost,
                        chunk_fn *fn, const void *with) {
     int64_t n;
@@ -41,7 +41,7 @@ static void for_chunks(const mezzo_device *device, const mz_call *call, const mz
 #pragma omp parallel num_threads(mz_cpu_threads(device, cost *CHUNK *(double)total))
     {
         int64_t first = total * mz_thread() / mz_team(), last = total * (mz_thread() + 1) / mz_team();
-        int64_t before = 0; // chunks of the segments that were passed
+        int64_t before = 0; // chunks of the segments before this one
         for (int64_t s = 0; s < n && before < last; s++) {
             int64_t here = chunks_in(&segments[s]);
             for (int64_t i = first > before ? first - before : 0; i < min64(here, last - before); i++) {
@@ -70,7 +70,7 @@ static inline vd widen_half(const float *p) {
 #endif
 }
 
-// Σ g² in FP64, in which no float's square overflows: the sum is finite exactly when every g is.
+// Returns Σ g² in FP64, in which no float's square overflows: the sum is finite exactly when every g is.
 static double sum_squares(const float *g, int n) {
     vd sum[4] = {{0}};
     int i = 0;
@@ -90,7 +90,7 @@ static double sum_squares(const float *g, int n) {
     return total;
 }
 
-static float inverse_of(float scale) { // torch takes the reciprocal in FP64
+static float inverse_of(float scale) { // the reciprocal is computed in FP64, as in PyTorch
     return scale != 0 ? (float)(1 / (double)scale) : 1;
 }
 
@@ -103,11 +103,12 @@ static int64_t master_at(const mz_segment *s) {
 
 typedef struct stats_pass {
     float inverse;      // 1/scale
-    bool keeps, pieces; // pieces: partial is by place in the gradient buffer, not by number
+    bool keeps, pieces; // pieces: `partial` is ordered by place in the gradient buffer, not by number
     double *partial;
 } stats_pass;
 
-// The elements of a chunk that has padding, consecutive, unscaled; in place too unless the scale is kept.
+// Copies the elements of a chunk that has padding, consecutive and unscaled; also writes them in place unless the scale
+// is kept.
 static void gather_chunk(const stats_pass *pass, float *grad, chunk c, float *out) {
     for (int from = 0, n; from < c.n; from += n) {
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from);
@@ -178,7 +179,7 @@ static void *low_copy_at(const mz_tensor *low_copy, const mz_segment *s, int64_t
     return (char *)low_copy->data + (s->low_copy_offset + element * (s->low_copy_dtype == MEZZO_F32 ? 4 : 2));
 }
 
-// A block of masters as FP32: where they are, or in `buffer`, made from the halves that they are stored as.
+// A block of masters as FP32: in place, or in `buffer`, made from the stored halves.
 typedef struct master_block {
     float *at;
     uint16_t *high, *low;
@@ -199,8 +200,8 @@ static master_block masters_in(const mz_call *call, const mz_tensor *low_copy, c
     return b;
 }
 
-// Stores what became of n masters that lie next to each other, the first of them the parameter's `element`, stored
-// `at`; and rounds their low copy.
+// Stores n updated masters that are contiguous, the first of them the parameter's `element`, stored `at`; and rounds
+// their low copy.
 static void masters_out(const mz_call *call, const mz_tensor *low_copy, const mz_segment *s, int64_t element,
                         int64_t at, int n, master_block b, int64_t step) {
     if (s->master == MEZZO_MASTER_FP32) {
@@ -222,7 +223,7 @@ static void masters_out(const mz_call *call, const mz_tensor *low_copy, const mz
     }
 }
 
-// The moving average of n masters that lie next to each other, `at` in the segment.
+// Updates the moving average of n contiguous masters, `at` in the segment.
 static void average_block(const mz_call *call, const mz_tensor *ema, const mz_segment *s, int64_t at, int n,
                           const float *master, int64_t step) {
     if (!mz_present(ema))
@@ -238,7 +239,7 @@ static void average_block(const mz_call *call, const mz_tensor *ema, const mz_se
 // All kinds have the same slots.
 enum { M = MZ_OUT(adamw, m), LOW_COPY = MZ_OUT(adamw, low_copy), EMA = MZ_OUT(adamw, ema) };
 
-// n elements of a kind, with the kind's constants; m and v are NULL where the kind has no such moment.
+// Updates n elements with the kind's constants; m and v are NULL where the kind has no such moment.
 typedef void block_fn(const void *constants, float inverse, float clip, const float *grad, float *p, float *m, float *v,
                       int n);
 
@@ -246,11 +247,11 @@ typedef struct update_pass {
     int64_t step;
     float inverse, clip;
     block_fn *block;
-    const void *constants[2]; // [1]: of parameters with weight decay
+    const void *constants[2]; // [1]: for parameters with weight decay
     int moments;
 } update_pass;
 
-// Moments in 8 bits: a chunk's as FP32, and back. Chunks are whole blocks, but a parameter's last.
+// Holds a chunk's 8-bit moments as FP32. Chunks are whole blocks, but for a parameter's last.
 typedef struct moment_chunk {
     float value[MZ_KIND_MOMENTS][CHUNK];
 } moment_chunk;
@@ -269,13 +270,13 @@ static void encode_moments(const mz_call *call, const update_pass *pass, chunk c
                                mz_dynamic8_at(call->out[M + k].data, c.segment->state_offset + c.start + i));
 }
 
-// A block of the moments as FP32: where they are, or in buffers, made from what is stored.
+// Holds a block of the moments as FP32: in place, or in buffers, made from what is stored.
 typedef struct moment_block {
     float *value[MZ_KIND_MOMENTS];
     uint16_t *low[MZ_KIND_MOMENTS]; // BF16: where they are stored
 } moment_block;
 
-// Returns n moments stored `at`, `from` the chunk's first.
+// Returns n moments stored `at`; `from` counts from the chunk's first.
 static moment_block moments_in(const mz_call *call, int moments, int64_t at, int from, int n, moment_chunk *decoded,
                                float *buffers) {
     moment_block b = {0};
@@ -402,7 +403,7 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// Masters and gradients are FP32 by contract, and a kind's moments all FP32, all BF16 or all 8 bits.
+// Refuses other formats: masters and gradients are FP32, and a kind's moments are all FP32, all BF16 or all in 8 bits.
 static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
     const bool is_kind = mz_op_is_kind(call->op), both = is_kind && mz_present(&call->out[M + 1]);

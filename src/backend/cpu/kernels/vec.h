@@ -1,6 +1,6 @@
-// One vector of floats at the level this file is compiled for: 16 lanes (AVX-512), 8 (AVX2) or 4 (NEON, and any machine
-// by the compiler's vector extensions). Kernels are written once on top of this. Names: v… for float lanes, i… for
-// integer lanes. Everything is static inline: one copy per level.
+// Declares one vector of floats at the level for which this file is compiled: 16 lanes (AVX-512), 8 (AVX2) or 4 (NEON,
+// and any machine by the compiler's vector extensions). Kernels are written once with it. Names: v… for float lanes, i…
+// for integer lanes. Everything is static inline: one copy per level.
 #ifndef MZ_CPU_VEC_H
 #define MZ_CPU_VEC_H
 
@@ -29,7 +29,7 @@
 #define VEC_NEON 0
 #endif
 
-// add__avx512: every symbol of a kernel file that others see carries its level.
+// Adds the level to a symbol: add__avx512. Every symbol of a kernel file that others see has it.
 #define MZ_PASTE2(a, b) a##__##b
 #define MZ_PASTE(a, b)  MZ_PASTE2(a, b)
 #define MZ_SYMBOL(name) MZ_PASTE(mz_##name, MZ_ISA)
@@ -40,7 +40,7 @@
 typedef float vf __attribute__((vector_size(4 * VW)));
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
 typedef uint32_t vu __attribute__((vector_size(4 * VW)));
-typedef uint16_t vh __attribute__((vector_size(2 * VW))); // 16-bit storage formats
+typedef uint16_t vh __attribute__((vector_size(2 * VW))); // for 16-bit storage formats
 typedef vf vf_any __attribute__((aligned(4), may_alias));
 typedef vi vi_any __attribute__((aligned(4), may_alias));
 typedef vh vh_any __attribute__((aligned(2), may_alias));
@@ -61,7 +61,7 @@ static inline vi iset(int32_t x) {
 static inline vu uset(uint32_t x) {
     return x - (vu){0};
 }
-static inline vi lane_numbers(void) { // 0, 1, … VW-1
+static inline vi lane_numbers(void) { // returns 0, 1, … VW-1
     vi x;
     for (int i = 0; i < VW; i++)
         x[i] = i;
@@ -73,7 +73,7 @@ static inline vf vload(const float *p) {
 static inline void vstore(float *p, vf x) {
     *(vf_any *)(void *)p = x;
 }
-// The first n lanes, 0 <= n <= VW; the others are `fill`, and their memory is not touched.
+// Loads the first n lanes, 0 <= n <= VW; the others become `fill`, and their memory is not touched.
 static inline vf vload_n(const float *p, int n, float fill) {
 #if VEC_512
     return (vf)_mm512_mask_loadu_ps((__m512)vset(fill), (__mmask16)((1u << n) - 1), p);
@@ -95,7 +95,8 @@ static inline void vstore_n(float *p, vf x, int n) {
 #endif
 }
 
-// a·b + c: fused where the level has FMA; two roundings on the portable level of a machine without.
+// Computes a·b + c: fused where the level has FMA, and with two roundings on the portable level of a machine without
+// it.
 static inline vf vfma(vf a, vf b, vf c) {
 #if VEC_512
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -147,8 +148,8 @@ static inline vi iselect(vmask m, vi yes, vi no) {
 static inline vf vselect(vmask m, vf yes, vf no) {
     return (vf)iselect(m, (vi)yes, (vi)no);
 }
-// x as it stands: the compiler may not join the product that made it with a sum that follows, so that inlining
-// decisions change no bit.
+// Returns x so that the compiler cannot join the product that made it with a later sum; inlining decisions then change
+// no bit.
 static inline vf vproduct(vf x) {
 #if defined(__x86_64__)
     __asm__("" : "+v"(x));
@@ -159,7 +160,7 @@ static inline vf vproduct(vf x) {
 #endif
     return x;
 }
-// Follows x86: when either is NaN, the result is the second. vmax(limit, x) lets NaN through.
+// Returns the larger as x86 does: when either is NaN, the result is the second. vmax(limit, x) lets NaN through.
 static inline vf vmax(vf a, vf b) {
 #if VEC_512
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
@@ -181,7 +182,7 @@ static inline vf vmin(vf a, vf b) {
 static inline vf vabs(vf x) {
     return (vf)((vi)x & iset(0x7FFFFFFF));
 }
-static inline vf vsign(vf x) { // -1, 0 or 1; 0 of NaN
+static inline vf vsign(vf x) { // returns -1, 0 or 1; 0 for NaN
     return vselect(vless((vf){0}, x), vset(1.0f), vselect(vless(x, (vf){0}), vset(-1.0f), (vf){0}));
 }
 static inline vf vsqrt(vf x) {
@@ -198,7 +199,7 @@ static inline vf vsqrt(vf x) {
 #endif
 }
 
-// Across the lanes, always in the same order: halves are folded until one lane is left.
+// Reduces across the lanes, always in the same order: halves are added until one lane is left.
 #if VEC_512
 static inline __m256 fold_sum(vf x) {
     __m512 y = (__m512)x;
@@ -243,8 +244,8 @@ static inline float vmax_lanes(vf x) { // NaN lanes may or may not show
 }
 
 // --- 16-bit storage ------------------------------------------------------------------------------------------------
-// Bit for bit what mezzo_f32_to_bf16, mezzo_bf16_to_f32, mezzo_f32_to_f16 and mezzo_f16_to_f32 give
-// (tests/unit/test_vec_math.c). No AVX512-BF16 conversion: vcvtneps2bf16 flushes subnormals.
+// Converts bit for bit as mezzo_f32_to_bf16, mezzo_bf16_to_f32, mezzo_f32_to_f16 and mezzo_f16_to_f32 do
+// (tests/unit/test_vec_math.c). AVX512-BF16's conversion is not used, because vcvtneps2bf16 flushes subnormals.
 static inline vi widen(vh x) {
 #if VEC_512
     return (vi)_mm512_cvtepu16_epi32((__m256i)x);
@@ -256,7 +257,7 @@ static inline vi widen(vh x) {
     return __builtin_convertvector(x, vi);
 #endif
 }
-static inline vh narrow(vi x) { // the low 16 bits of each lane
+static inline vh narrow(vi x) { // takes the low 16 bits of each lane
 #if VEC_512
     return (vh)_mm512_cvtepi32_epi16((__m512i)x);
 #elif VEC_256
@@ -276,7 +277,8 @@ static inline vh to_bf16(vf x) {
     __m512i b = (__m512i)x, odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
     __m512i up = _mm512_add_epi32(_mm512_add_epi32(b, _mm512_set1_epi32(0x7FFF)), odd);
     __mmask16 nan = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
-    up = _mm512_mask_or_epi32(up, nan, b, _mm512_set1_epi32(0x400000)); // quiet, its upper bits kept
+    up = _mm512_mask_or_epi32(up, nan, b, _mm512_set1_epi32(0x400000)); // the NaN becomes quiet and keeps its upper
+                                                                        // bits
     return (vh)_mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
 #else
     vi bits = (vi)x;
@@ -294,7 +296,7 @@ static inline vf from_f16(vh x) {
     return (vf)vcvt_f32_f16((float16x4_t)x);
 #else
     vi bits = widen(x), magnitude = bits & 0x7FFF, sign = (bits & 0x8000) << 16;
-    // The exponents differ by 112; the product puts subnormals right too, and is exact.
+    // The exponents differ by 112; the product also corrects subnormals, and is exact.
     vi finite = (vi)((vf)(magnitude << 13) * 0x1p112f);
     vi special = (magnitude << 13) | 0x7F800000;
     special = iselect(iless(iset(0x7C00), magnitude), special | 0x00400000, special);
@@ -324,21 +326,21 @@ static inline vh to_f16(vf x) {
 // Coefficients are minimax fits made for these intervals (weighted least squares, iterated until the relative error is
 // level).
 
-// eˣ, within 1 ulp where the result is normal. eˣ = 2ⁿ·eʳ with n = round(x/ln 2), |r| ≤ 0.347; eʳ = 1 + r + r²·q(r),
-// relative error of the fit 3.1e-9. -inf gives 0, above 88.72 gives infinity, NaN stays NaN; subnormal results are
-// rounded once. Results below half the smallest subnormal become 0 by a selection and not by underflow, which is slow
-// on some processors and which every masked score of -inf would cause.
+// Computes eˣ, within 1 ulp where the result is normal. eˣ = 2ⁿ·eʳ with n = round(x/ln 2), |r| ≤ 0.347; eʳ = 1 + r +
+// r²·q(r), relative error of the fit 3.1e-9. -inf gives 0, above 88.72 gives infinity, NaN stays NaN; subnormal results
+// are rounded once. Results below half the smallest subnormal become 0 by a selection and not by underflow, which is
+// slow on some processors and which every masked score of -inf would cause.
 static inline vf vexp_below(vf x) {   // x <= 90, or NaN
     const vf magic = vset(0x1.8p23f); // x + magic holds round(x) in its low bits, while |x| < 2^22
     const vf least = vset(-103.98f);
 #if VEC_512
-    vf clamped = x; // what is below `least` is dropped at the end, whatever becomes of it
+    vf clamped = x; // results for values below `least` are discarded at the end
 #else
     vf clamped = vmax(least, x);
 #endif
     vf shifted = vfma(clamped, vset(0x1.715476p0f), magic);
     vf n = shifted - magic;
-    vf r = vfma(n, vset(-0x1.62e4p-1f), clamped); // ln 2's top bits: n·them is exact
+    vf r = vfma(n, vset(-0x1.62e4p-1f), clamped); // n times the top bits of ln 2 is exact
     r = vfma(n, vset(-0x1.7f7d1cp-20f), r);
     vf q = vfma(vset(0x1.6a23cep-10f), r, vset(0x1.123a2p-7f));
     q = vfma(q, r, vset(0x1.5558f2p-5f));
@@ -346,11 +348,11 @@ static inline vf vexp_below(vf x) {   // x <= 90, or NaN
     q = vfma(q, r, vset(0x1.fffffcp-2f));
     vf y = vfma(r * r, q, r) + 1.0f;
 #if VEC_512
-    __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ); // NaN too
+    __mmask16 kept = _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ); // true for NaN, too
     return (vf)_mm512_maskz_scalef_ps(kept, (__m512)y, (__m512)n);
 #else
     y = vselect(vless(x, least), (vf){0}, y);
-    // Twice a power of two that is normal: one alone cannot reach 2^-150 or 2^129.
+    // This is twice a normal power of two: one alone cannot reach 2^-150 or 2^129.
     vi whole = (vi)shifted - 0x4B400000, half = whole >> 1;
     y *= (vf)((half + 127) << 23);
     return y * (vf)((whole - half + 127) << 23);
@@ -360,7 +362,7 @@ static inline vf vexp(vf x) {
     return vexp_below(vmin(vset(90.0f), x));
 }
 
-// tanh x, within 3 ulp: x + x³·p(x²) below 0.625 (relative error of the fit 6.8e-9), 1 - 2/(e²ˣ + 1) above.
+// Computes tanh x, within 3 ulp: x + x³·p(x²) below 0.625 (relative error of the fit 6.8e-9), 1 - 2/(e²ˣ + 1) above.
 static inline vf vtanh(vf x) {
     vf a = vabs(x), x2 = x * x;
     vf p = vfma(vset(-0x1.696fbcp-8f), x2, vset(0x1.4f5ea8p-6f));
@@ -373,7 +375,7 @@ static inline vf vtanh(vf x) {
     return vselect(vless(a, vset(0.625f)), small, large);
 }
 
-// 1/x within 1 ulp for x from 2^-100 to 2^100.
+// Computes 1/x within 1 ulp for x from 2^-100 to 2^100.
 static inline vf vinverse(vf x) {
 #if VEC_512
     // An estimate of 14 bits and a Newton step take fewer cycles than a division of 16 lanes.
@@ -384,13 +386,13 @@ static inline vf vinverse(vf x) {
 #endif
 }
 
-// 1/(1 + e⁻ˣ), accurate in relative terms on both sides: no exponential overflows.
+// Computes 1/(1 + e⁻ˣ), accurate in relative terms on both sides: no exponential overflows.
 static inline vf vsigmoid(vf x) {
     vf e = vexp_below((vf)((vi)x | (vi)uset(0x80000000u))); // exp(-|x|)
     return vselect(vless(x, (vf){0}), e, vset(1.0f)) * vinverse(1.0f + e);
 }
 
-// x² - square, exactly, where square = x·x rounded. Without FMA by Dekker's product of halves (1971).
+// Returns x² - square, exactly, where square = x·x rounded. Without FMA it uses Dekker's product of halves (1971).
 static inline vf square_rest(vf x, vf square) {
 #if VEC_512 || VEC_256 || VEC_NEON
     return vfma(x, x, -square);
@@ -400,11 +402,12 @@ static inline vf square_rest(vf x, vf square) {
 #endif
 }
 
-// Φ(x), the normal distribution function, in *cdf, and φ(x), its density, in *pdf; within 8 and 3 ulp for |x| < 12.
-// Φ(-t) = e^(-t²/2)·k·p(k), k = 1/(1 + 0.27t), t ≥ 0: no cancellation in the tail, as 0.5·(1 + erf) has.
+// Computes Φ(x), the normal distribution function, in *cdf, and φ(x), its density, in *pdf; within 8 and 3 ulp for |x|
+// < 12. Φ(-t) = e^(-t²/2)·k·p(k), k = 1/(1 + 0.27t), t ≥ 0: without the cancellation in the tail that 0.5·(1 + erf)
+// has.
 static inline void vnormal(vf x, vf *cdf, vf *pdf) {
     vf t = vmin(vset(20.0f), vabs(x));
-    // t² in two parts: e^(-t²/2) would turn a rounding error of t² into one of t²/2 ulp.
+    // t² has two parts, because e^(-t²/2) would turn a rounding error of t² into one of t²/2 ulp.
     vf square = t * t, rest = square_rest(t, square);
     vf e = vexp_below(square * -0.5f);
     e = vfma(e, rest * -0.5f, e);
