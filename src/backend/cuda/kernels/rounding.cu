@@ -467,7 +467,9 @@ static size_t rounding_of(const mz_call *call, rounding *a) {
     a->tiles =
         pieces(a->rows, formats->columnwise ? LONG : SHORT) * pieces(a->columns, formats->columnwise ? SHORT : LONG);
     a->n = formats->n;
-    a->via = formats->via == MEZZO_BF16 || formats->via == MEZZO_F16 ? static_cast<int>(formats->via) : MEZZO_F32;
+    const bool narrows =
+        (formats->via == MEZZO_BF16 || formats->via == MEZZO_F16) && (formats->via != x->dtype || a->low != nullptr);
+    a->via = narrows ? static_cast<int>(formats->via) : MEZZO_F32;
     a->columnwise = formats->columnwise;
     for (int f = 0; f < a->n; f++)
         a->form[f] = mz_rounding_form_of(&formats->how[f]);
