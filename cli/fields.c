@@ -75,7 +75,7 @@ static json_t *value_json(const cli_field *f, const void *row) {
         return json_integer((json_int_t)number_of(f, row));
     if (f->kind == CLI_F64 || f->factor != 0)
         return mz_json_number(number_of(f, row));
-    if (f->kind == CLI_U64 && *(const uint64_t *)at > (uint64_t)INT64_MAX) // larger than JSON's integers
+    if (f->kind == CLI_U64 && *(const uint64_t *)at > (uint64_t)INT64_MAX) // JSON's integers cannot hold it
         return mz_json_number(number_of(f, row));
     if (f->kind == CLI_U64)
         return json_integer((json_int_t) * (const uint64_t *)at);

@@ -141,7 +141,7 @@ typedef struct words {
 
 static void *start_thread(void *user) {
     words *w = user;
-    mz_json_begin(); // for this thread
+    mz_json_begin(); // this applies to the present thread
     w->code = start(w->argc, w->argv);
     return NULL;
 }
@@ -209,7 +209,7 @@ static void give_back(void) {
 #endif
 #ifdef __clang__ // its runtime reads the variable at the first parallel region
     if (getenv("OMP_WAIT_POLICY") == NULL)
-        setenv("KMP_BLOCKTIME", "1", 0); // in ms
+        setenv("KMP_BLOCKTIME", "1", 0); // the unit is ms
 #endif
 }
 

@@ -290,7 +290,7 @@ int cli_ranges(const cli_range *ranges, size_t n, void *into) {
         else if (r->kind == CLI_I32)
             *(int *)to = (int)integer;
         else
-            memcpy(to, &integer, sizeof integer); // of either sign
+            memcpy(to, &integer, sizeof integer); // the number may have either sign
     }
     return code;
 }

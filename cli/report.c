@@ -9,7 +9,7 @@ int cli_exit_code(mezzo_status status) {
     switch (status) {
     case MEZZO_OK:
         return CLI_DONE;
-    case MEZZO_ERR_INVALID: // wrong options, keys, shapes
+    case MEZZO_ERR_INVALID: // options, keys or shapes are wrong
     case MEZZO_ERR_FORMAT:  // an input file has another form than it should
         return CLI_USAGE;
     case MEZZO_ERR_INTERRUPTED:

@@ -65,7 +65,7 @@ static int parse_grid(bool images, mz_sweep_options *o) {
         CLI_TRY(parse_axis(mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field)));
     }
     for (int i = 0; images && i < o->seq_len.n; i++)
-        o->seq_len.values[i] *= o->seq_len.values[i]; // in pixels
+        o->seq_len.values[i] *= o->seq_len.values[i]; // the unit is pixels
     return CLI_DONE;
 }
 

@@ -16,7 +16,7 @@ static bool has_tensor_scale(mezzo_blocks b) {
     return mz_blocks_table[b].scale == MZ_SCALE_NVFP4;
 }
 
-static bool is_e4m3(mezzo_blocks b) { // else E2M1
+static bool is_e4m3(mezzo_blocks b) { // false: elements are E2M1
     return mz_blocks_table[b].element == MZ_SMALL_E4M3;
 }
 
@@ -42,7 +42,7 @@ uint8_t mz_blocks_scale(mezzo_blocks b, float amax, float tensor) {
     if (amax == 0)
         return 0;
     frexpf(amax, &exponent);                    // most is [½, 1) · 2^exponent
-    exponent += 127 - 1 - (is_e4m3(b) ? 8 : 2); // of the largest element
+    exponent += 127 - 1 - (is_e4m3(b) ? 8 : 2); // subtracts the exponent of the largest element
     return (uint8_t)(exponent < 0 ? 0 : exponent);
 }
 

@@ -108,7 +108,8 @@ static inline uint64_t encode(double x, format f) {
         // Subnormal: the unit is fixed at 2^(1 - bias - fraction).
         unsigned shift = drop + (unsigned)(1 - bias - exponent);
         uint64_t significand = (magnitude & ((UINT64_C(1) << 52) - 1)) | UINT64_C(1) << 52;
-        code = shift >= 54 ? 0 : shift_nearest_even(significand, shift); // 54: less than half of the smallest value
+        code = shift >= 54 ? 0 : shift_nearest_even(significand, shift); // from 54 on it is less than half of the
+                                                                         // smallest value
     }
     return sign | (code < f.overflow ? code : f.overflow);
 }
@@ -123,7 +124,7 @@ static inline float decode_small(uint32_t code, format f) {
         bool is_nan = magnitude > f.overflow || f.nan == f.overflow;
         return f32_from_bits(sign | 0x7F800000u | payload | (is_nan ? 0x00400000u : 0));
     }
-    if (magnitude >> f.fraction == 0) // subnormal or zero: a small integer times a power of two, exact
+    if (magnitude >> f.fraction == 0) // it is subnormal or zero: a small integer times a power of two, exactly
         return f32_from_bits(f32_bits((float)magnitude * f32_from_bits((128 - bias - f.fraction) << 23)) | sign);
     return f32_from_bits(sign | ((magnitude << drop) + ((127 - bias) << 23)));
 }
@@ -141,7 +142,7 @@ uint16_t mezzo_f32_to_f16(float x) {
         return (uint16_t)(sign | ((rebiased + 0xFFFu + ((rebiased >> 13) & 1u)) >> 13));
     }
     uint32_t exponent = magnitude >> 23;
-    if (exponent < 102) // below 2^-25, half of the smallest subnormal
+    if (exponent < 102) // x is below 2^-25, half of the smallest subnormal
         return (uint16_t)sign;
     return (uint16_t)(sign | shift_nearest_even((magnitude & 0x7FFFFFu) | 0x800000u, 126 - exponent));
 }

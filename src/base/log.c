@@ -55,7 +55,7 @@ void mz_log(const char *topic, const char *fmt, ...) {
     va_end(args);
     if (n < 0)
         return;
-    mz_text_tame(line); // one line without control characters from a file
+    mz_text_tame(line); // removes line ends and control characters of names from files
     void *user;
     mezzo_log_fn fn = sink_get(&user);
     if (fn != NULL)

@@ -75,7 +75,7 @@ mezzo_status mz_trace(mezzo_status status, const char *file, int line, const cha
     size_t used = strlen(trace);
     int n = snprintf(trace + used, sizeof trace - used, "%s%s:%d %s", used > 0 ? "\n" : "", file, line, func);
     if (n < 0 || (size_t)n >= sizeof trace - used)
-        trace[used] = '\0'; // no partial frames: the innermost ones matter most
+        trace[used] = '\0'; // removes a partial frame: the innermost ones matter most
     return status;
 }
 

@@ -7,7 +7,7 @@
 
 size_t mz_text_unshown(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
-    if (*c < 0x20 || *c == 0x7F) // C0, DEL
+    if (*c < 0x20 || *c == 0x7F) // C0 or DEL
         return *c != '\0';
     if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0) // C1
         return 2;

@@ -567,8 +567,7 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
                        path);
     const int parts = (c->params != NULL || averages ? MZ_CHECKPOINT_WEIGHTS : 0) |
                       (c->optimizer != NULL ? MZ_CHECKPOINT_MOMENTS : 0) |
-                      (c->ema || averages ? MZ_CHECKPOINT_EMA : 0); // the files that are read are those that are
-                                                                    // checked
+                      (c->ema || averages ? MZ_CHECKPOINT_EMA : 0); // checks only the files that it reads
     MEZZO_TRY(mz_checkpoint_verify(path, parts, read, state));
     MEZZO_TRY(check_state(path, c, state));
     MEZZO_TRY(mz_checkpoint_check_sound(path, parts, state));

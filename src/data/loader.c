@@ -20,7 +20,7 @@ struct mezzo_loader {
 static uint64_t places(const mezzo_loader_options *o, uint64_t tokens) {
     uint64_t length = (uint64_t)o->length;
     if (o->order == MEZZO_LOADER_RANDOM)
-        return tokens > length ? tokens - length : 0; // as in torch.randint(len(data) - block_size)
+        return tokens > length ? tokens - length : 0; // equals torch.randint's len(data) - block_size
     return tokens > 1 ? (tokens - 1 + length - 1) / length : 0;
 }
 

@@ -212,7 +212,8 @@ static mezzo_status translate(translator *t) {
 
 // --- compiling -----------------------------------------------------------------------------------------------------
 static bool ran_out(int error) {
-    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED; // both in matching and in compiling
+    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED; // these occur both in matching and in
+                                                                              // compiling
 }
 
 static mezzo_status pcre_fail(const char *where, const char *source, size_t n, int error) {

@@ -53,7 +53,7 @@ static bool holds_records(const char *folder) {
     return records > 0 && others == 0;
 }
 
-// One source of a list. A file whose own name has the colon is tried first.
+// Holds one source of a list. A file is opened first under its whole name, which may contain the colon.
 typedef struct part {
     char *path;
     double weight;

@@ -81,7 +81,7 @@ static mezzo_status check_bare_width(const char *where, const mz_tokens *tokens)
     enum { MOST = 1 << 19, FEW = 1 << 10, HIGH = 16 };
     const uint64_t n = tokens->count < MOST ? tokens->count : MOST;
     uint32_t most[4] = {0}; // by position modulo 4
-    uint64_t filled = 0;    // numbers other than 0 at the first positions, which are low halves in either width
+    uint64_t filled = 0;    // nonzero values at every fourth position, which are low halves for both widths
     for (uint64_t i = 0; i < n; i += 4)
         filled += mz_token_at(tokens, i) != 0;
     for (uint64_t i = 0; i < n; i++)

@@ -236,7 +236,7 @@ static const value *rounded(machine *m, const value *v, const value **a) {
     const double x = v->kind == REAL ? v->real : (double)v->n, scale = pow(10, (double)digits);
     if (!common)
         return mz_tpl_real(m, (up ? ceil(x * scale) : floor(x * scale)) / scale);
-    snprintf(text, sizeof text, "%.*f", (int)digits, x); // correctly rounded, half to even, as in Python
+    snprintf(text, sizeof text, "%.*f", (int)digits, x); // printf rounds correctly, half to even, as Python does
     return mz_tpl_real(m, strtod(text, NULL));
 }
 

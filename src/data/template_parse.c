@@ -596,7 +596,7 @@ static node *if_statement(machine *m) {
         if (first == NULL)
             first = each;
         else
-            push(m, &first->kids, each); // elif
+            push(m, &first->kids, each); // parses elif
         x = each;
     } while (m->status == MEZZO_OK && x != NULL && skip_word(m, "elif"));
     if (skip_word(m, "else"))

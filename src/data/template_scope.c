@@ -195,7 +195,7 @@ static void visit(machine *m, scope *s, const node *x) {
         return;
     case GENERATION:
         return;
-    case CONDITION: // in the order of evaluation
+    case CONDITION: // visits nodes in the order of evaluation
         visit(m, s, x->a);
         visit(m, s, x->b);
         visit(m, s, x->c);

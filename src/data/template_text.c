@@ -161,7 +161,7 @@ const value *mz_tpl_slice(machine *m, const value *v, const value *from, const v
         const size_t begin = mz_tpl_byte_of(m, v, (size_t)a);
         return count == 0 ? mz_tpl_word(m, "") : mz_tpl_part(m, v, begin, mz_tpl_byte_of(m, v, (size_t)b));
     }
-    if (v->kind == STRING && by == -1) { // the characters in reverse
+    if (v->kind == STRING && by == -1) { // reverses the characters
         mz_marked_text out = {0};
         for (size_t p = mz_tpl_byte_of(m, v, (size_t)(a + 1)), end = mz_tpl_byte_of(m, v, (size_t)(b + 1)), q;
              count > 0 && p > end; p = q) {

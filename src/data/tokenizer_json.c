@@ -33,7 +33,7 @@ static mezzo_status get_pattern(const mz_json_part *p, mz_pattern **out, const c
     const json_t *pattern = json_object_get(p->object, "pattern"), *text = json_object_get(pattern, "String");
     *regex = text == NULL;
     *out = NULL;
-    if (json_is_string(pattern)) // the form of old files
+    if (json_is_string(pattern)) // old files have this form
         text = pattern;
     *regex = text == NULL;
     MEZZO_TRY(get_text(p, text != NULL ? text : json_object_get(pattern, "Regex"), "pattern", source, n));

@@ -326,7 +326,7 @@ static mezzo_status cast_node(pass *p, mz_node node) {
     else if (node.n_in > 0 && node.in[0] >= 0)
         want = g->values[node.in[0]].dtype;
     bool kept = cls == MZ_CAST_FOLLOW || cls == MZ_CAST_WIDEST;
-    if (kept && info->wide != MEZZO_F32 && is_float(want)) // for FP32 parameters and inputs, too
+    if (kept && info->wide != MEZZO_F32 && is_float(want)) // this includes FP32 parameters and inputs
         want = info->wide, convert = node.op != MZ_OP_embedding;
     const mezzo_blocks emulated = blocks_of(p, &node, precision, who);
     bool blocks = emulated != MEZZO_BLOCKS_NONE, scaled = info->scaling != MZ_SCALING_NONE;

@@ -11,7 +11,7 @@ typedef struct mz_composition {
     mz_op op; // the op that is composed; slots and attributes are its own
     const mz_attrs *attrs;
     bool wide;                     // its numbers are FP64
-    int n_out;                     // number of outputs asked for
+    int n_out;                     // number of requested outputs
     mezzo_value in[MZ_MAX_IN];     // by input slot; MEZZO_NONE: absent
     mezzo_value known[MZ_MAX_OUT]; // results that forward kept, where a forward op is composed for its gradient;
                                    // MEZZO_NONE: not kept

@@ -17,7 +17,7 @@ static const char *colour_of(mezzo_dtype dtype) {
     case MEZZO_F8E5M2:
         return "#d6c1e3";
     default:
-        return "#e5e5e5"; // integers
+        return "#e5e5e5"; // integers are gray
     }
 }
 

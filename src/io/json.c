@@ -13,8 +13,8 @@
 // --- allocations of jansson ----------------------------------------------------------------------
 static _Thread_local bool ran_out;
 
-// jansson's parser reads past the end of a token whose buffer could not grow. So a parse must not see a failure: it is
-// left at once by a jump, and its allocations, which are noted here, are freed.
+// Holds one run of jansson's parser, which reads past the end of a token whose buffer could not grow. So a failed
+// allocation must not return to it: a jump leaves the parser, and this list of its allocations is freed.
 typedef struct parse {
     jmp_buf out;
     void **blocks;

@@ -215,7 +215,7 @@ mezzo_status mz_graph_file_bind(mezzo_model_config *config, const char *name, in
         if (name != NULL ? strcmp(port.name, name) == 0 : n == 1)
             break;
     const int64_t planes[] = {rank == 3 ? dim[2] : 0, dim[0], rank > 1 ? dim[1] : 0};
-    if (rank == 3 && port.rank == 4 && size_of(&port, 1, &d) == dim[2] && dim[2] != dim[0]) // images
+    if (rank == 3 && port.rank == 4 && size_of(&port, 1, &d) == dim[2] && dim[2] != dim[0]) // the input is images
         dim = planes;
     for (int axis = 1; i < n && axis < port.rank && axis <= rank; axis++) {
         const size_t used = strlen(config->dims);

@@ -13,7 +13,7 @@ const size_t mz_model_key_count = MZ_COUNT(mz_model_keys);
 
 bool mz_model_takes(const mz_model_key *key, const char *family) {
     const size_t n = strlen(family);
-    if (n == 0) // possible in a state.json from elsewhere
+    if (n == 0) // another program's state.json may have none
         return false;
     for (const char *at = key->models; (at = strstr(at, family)) != NULL; at += n)
         if ((at == key->models || at[-1] == ' ') && (at[n] == ' ' || at[n] == '\0'))

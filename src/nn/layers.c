@@ -29,7 +29,7 @@ mezzo_value mz_layer_linear_parts(mezzo_graph *g, const char *name, mezzo_value 
         n_out += parts[i].rows;
     mezzo_module_begin(g, name);
     mezzo_value y = product(g, x, n_out, init, bias, &w);
-    if (parts[0].name == NULL) // one adapter for all
+    if (parts[0].name == NULL) // all parts share one adapter
         y = mezzo_adapted(g, x, y);
     mezzo_module_end(g);
     return mezzo_adapted_parts(g, x, y, w, n, parts);

@@ -409,7 +409,7 @@ mezzo_status mz_onnx_where(mz_onnx_call *call, int which) {
     const mezzo_status status = operands(call, &rank, perm, v);
     condition->negated = negated;
     MEZZO_TRY(status);
-    v[0] = mezzo_not_equal(g, v[0], mz_onnx_scalar(call, 0)); // as integers, 1 or 0
+    v[0] = mezzo_not_equal(g, v[0], mz_onnx_scalar(call, 0)); // makes integers 1 or 0
     MEZZO_TRY(
         mz_onnx_give_as(call, 0, integer, rank, mezzo_where(g, v[0], v[negated ? 2 : 1], v[negated ? 1 : 2]), perm));
     call->out[0]->floats = integer;

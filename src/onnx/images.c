@@ -510,7 +510,8 @@ static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weigh
         dim[i] = mezzo_value_dim(g, x, i);
         rows *= i < rank - 1 ? dim[i] : 1;
     }
-    x = mz_onnx_shaped(g, x, 4, (int64_t[]){1, rows, 1, channels}); // as one image with a group for each channel
+    x = mz_onnx_shaped(g, x, 4, (int64_t[]){1, rows, 1, channels}); // views x as one image with a group for each
+                                                                    // channel
     x = mezzo_group_norm(g, x, weight, bias, MEZZO_NONE, (int)channels, eps, false);
     *norm = x;
     return mz_onnx_shaped(g, x, rank, dim);

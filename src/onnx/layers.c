@@ -98,7 +98,7 @@ mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which) {
     MEZZO_TRY(mz_onnx_number(call, 1, &w));
     if (a->rank < 1 || b->rank < 1)
         return mz_onnx_fail(call, MEZZO_ERR_INVALID, "it multiplies a scalar");
-    if (a->rank == 1) // 1 for a row, and 1 for a column
+    if (a->rank == 1) // adds 1 for a row or for a column
         x = mz_onnx_shaped(g, x, 2, (int64_t[]){1, a->dim[0]});
     if (b->rank == 1)
         w = mz_onnx_shaped(g, w, 2, (int64_t[]){b->dim[0], 1});
@@ -367,7 +367,7 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
         named[axes[i]] = true;
     }
     const bool keep = mz_onnx_int_or(call->node, "keepdims", 1) != 0;
-    if (n <= 0) // all axes
+    if (n <= 0) // no list means all axes
         for (n = 0; n < x->rank; n++) {
             axes[n] = n;
             named[n] = true;
@@ -378,7 +378,7 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
     if (x->kind == MZ_ONNX_HOST && which <= MEZZO_REDUCE_PROD)
         return known_reduction(call, which, named, rank, dim);
     mezzo_value v;
-    if (x->kind == MZ_ONNX_VALUE && !x->integer && keep) { // in storage order
+    if (x->kind == MZ_ONNX_VALUE && !x->integer && keep) { // it is taken in storage order
         MEZZO_TRY(mz_onnx_base(call, x, &v));
         for (int i = 0; i < n; i++)
             stored[i] = x->perm[axes[i]];

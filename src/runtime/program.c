@@ -279,7 +279,7 @@ static mezzo_status bind_values(mezzo_program *p, char *state) {
     mezzo_status status = bind_sources(p, state, read);
     mz_free(read);
     MEZZO_TRY(status);
-    for (size_t i = 0; i < g->n_values; ++i) { // views of sources; a view comes after its source
+    for (size_t i = 0; i < g->n_values; ++i) { // sets views of sources; a view comes after its source
         int root = (int)i;
         size_t offset = 0;
         for (; g->values[root].alias >= 0; root = g->values[root].alias)

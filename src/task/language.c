@@ -88,7 +88,7 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
                               .validation = o->validation,
                               .tokenizer = o->tokenizer,
                               .train_fraction = o->split};
-    if (mz_given(o->all)) // as one stream
+    if (mz_given(o->all)) // documents form one stream
         c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer};
     return mz_corpus_open(&c, &from, &l->corpus);
 }

@@ -134,7 +134,8 @@ mezzo_status mz_guard_bad_moment(mz_training *run, int *which, int *index, mz_in
         for (int i = 0; i < o->n; i++)
             for (size_t k = o->begin[i]; k < o->begin[i + 1]; k++) {
                 const mz_segment *s = &o->segments[k];
-                if (s->count == 0 || mz_optimizer_moment_name(o, m, i) == NULL) // another rank's moment, or none
+                if (s->count == 0 || mz_optimizer_moment_name(o, m, i) == NULL) // the moment is another rank's, or does
+                                                                                // not exist
                     continue;
                 mz_tensor moment = mz_optimizer_moment_view(o, m, s->state_offset + s->first, s->count);
                 MEZZO_TRY(mz_program_inspect(run->engine.session.train, &moment, 1, MZ_GUARD_MOMENT_LIMIT, values));

@@ -78,8 +78,8 @@ typedef struct mz_inject {
 typedef struct mz_injections {
     mezzo_status (*open)(struct mz_training *run);
     void (*close)(struct mz_training *run);
-    void (*at)(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // names what runs now; micro from
-                                                                                     // 0
+    void (*at)(struct mz_training *run, int64_t step, int64_t micro, uint64_t data); // sets the present step and micro
+                                                                                     // batch (from 0) for injections
     mezzo_status (*gradient)(struct mz_training *run);
     mezzo_status (*parameter)(struct mz_training *run);
     mezzo_status (*drop)(struct mz_training *run, int64_t step);

@@ -70,7 +70,7 @@ static mezzo_status read_batch(mz_profile *p) {
     for (int i = 0; i < p->calls; i++) {
         mz_profile_event *e = &p->events[p->first_call];
         double from, to;
-        while (e->host) // bars that began in between
+        while (e->host) // skips bars that began in between
             e++;
         MEZZO_TRY(mezzo_device_elapsed(p->device, 0, 2 * i + 1, &from));
         MEZZO_TRY(mezzo_device_elapsed(p->device, 0, 2 * i + 2, &to));

@@ -246,7 +246,7 @@ static void look_at_health(mz_training *run, const mezzo_progress *p, double und
     snprintf(row.tensor, sizeof row.tensor, "%s", tensor);
     mz_health_add(&run->report.health, &row);
     bool healthy = mz_health_verdict(&run->report.health, line, sizeof line);
-    if (!healthy && !run->report.unhealthy) // once, when the run becomes unhealthy
+    if (!healthy && !run->report.unhealthy) // it prints once, when the run becomes unhealthy
         mz_run_event(run, MEZZO_EVENT_WARNING, line);
     run->report.unhealthy = !healthy;
 }

@@ -43,7 +43,7 @@ struct mz_training {
     mz_inject inject;         // empty except in tests
     bool bisecting;           // the run is a search that writes nothing
     bool writes;              // the run folder belongs to this run, whichever rank writes it
-    bool stopping;            // all ranks know that one was asked to stop
+    bool stopping;            // every rank knows of a stop request
     bool saving;              // all ranks know that one was asked to save
     sig_atomic_t saves_asked; // hooks.save at its last reading
     bool data_failed;         // the present step failed because its data could not be read
@@ -75,7 +75,7 @@ mezzo_status mz_run_move_statistics(mz_training *run);
 // release them. All ranks call it at the same step. It does nothing where parameters are whole.
 mezzo_status mz_run_gather_weights(mz_training *run, bool keep);
 void mz_run_release_weights(mz_training *run);
-// run.c
+// defined in run.c
 mezzo_status mz_run_open(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);
 // Opens a run as one of the ranks that the environment describes; only rank 0 reports progress.
 mezzo_status mz_run_join(const mezzo_config *config, const mezzo_hooks *hooks, mz_training *run);

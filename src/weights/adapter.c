@@ -165,7 +165,7 @@ fail:
 // --- reading -------------------------------------------------------------------------------------------------------
 static mezzo_status read_config(mz_import *in, const char *path, const json_t *config) {
     bool by_root = false;
-    double alpha = 8; // LoraConfig's default, as is the rank
+    double alpha = 8; // these are LoraConfig's defaults
     in->lora_rank = 8;
     MEZZO_TRY(mz_hf_check_keys(path, "LoraConfig", config));
     if (json_object_get(config, "peft_type") == NULL)

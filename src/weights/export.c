@@ -231,7 +231,7 @@ static size_t count_parts(const exporter *e) { // an upper bound: a parameter ha
         mz_hf_parts parts = {0};
         const mz_param_spec *spec = &e->graph->params[i];
         if (e->family->map(e->family, &e->model, spec->name, &spec->shape, &parts) == MEZZO_OK)
-            n += parts.count + 1; // 1 for a bias
+            n += parts.count + 1; // one more for a bias
         mz_free(parts.items);
     }
     return n + MZ_GGUF_FACTORS;

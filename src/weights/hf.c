@@ -210,7 +210,7 @@ mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *th
     if (scaled != NULL)
         scaled->rope_scaling = MZ_ROPE_NONE;
     MEZZO_TRY(read_rope_number(where, config, "rope_theta", &theta_said, theta));
-    MEZZO_TRY(read_rope_number(where, config, "rotary_emb_base", &theta_said, theta)); // GPT-NeoX's name for it
+    MEZZO_TRY(read_rope_number(where, config, "rotary_emb_base", &theta_said, theta)); // GPT-NeoX has this name
     MEZZO_TRY(read_rope_number(where, config, "partial_rotary_factor", &part_said, share));
     MEZZO_TRY(read_rope_number(where, config, "rotary_pct", &part_said, share));
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
@@ -281,7 +281,7 @@ mezzo_status mz_hf_write_rope(json_t *config, const mezzo_model_config *m, doubl
         json_decref(rope);
         return status;
     }
-    if (m->rope_scaling > MZ_ROPE_NONE) // for transformers before version 5
+    if (m->rope_scaling > MZ_ROPE_NONE) // transformers before version 5 read this key
         status = mz_json_set(config, "rope_scaling", older_rope(m, rope));
     if (status == MEZZO_OK && is_phi3(m)) // its class reads this one first
         status = mz_json_set(config, "original_max_position_embeddings",

@@ -54,7 +54,7 @@ static mezzo_status read_pattern(const char *where, const json_t *config, const 
     size_t i;
     m->window_from = 0;
     m->full_every = decoder->full_every;
-    m->window = 4096; // the default of Gemma2Config and Gemma3TextConfig
+    m->window = 4096; // Gemma2Config and Gemma3TextConfig have this default
     if (json_object_get(config, key) != NULL)
         MEZZO_TRY(mz_json_get_int(where, config, key, 1, INT32_MAX, &m->full_every));
     MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
@@ -116,8 +116,8 @@ static mezzo_status read_no_rope(const char *where, const json_t *config, mezzo_
     return list != NULL ? read_every(where, list, "no_rope_layers", has_no_rope, &m->no_rope_every) : MEZZO_OK;
 }
 
-// Reads Gemma 3's positions: all blocks but those with the window have other families' positions; the windowed ones
-// have plain ones.
+// Reads the rotary positions of a Gemma 3 model: blocks without a window have the positions that the other keys
+// describe, and blocks with a window have unscaled positions of their own base.
 static mezzo_status read_local_rope(const char *where, const json_t *config, mezzo_model_config *m) {
     json_t *rope = json_object_get(config, "rope_parameters"), *full = json_object_get(rope, "full_attention");
     const json_t *local = json_object_get(rope, "sliding_attention");
@@ -209,7 +209,7 @@ static mezzo_status write_config(const mz_hf_family *family, const mz_model *obj
         MEZZO_TRY(write_windows(decoder, &m, config));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(write_no_rope(&m, config));
-    if (strcmp(family->model, "gpt_neox") == 0) { // for transformers before version 5
+    if (strcmp(family->model, "gpt_neox") == 0) { // transformers before version 5 read this key
         const mz_hf_entry older[] = {{"rotary_pct", json_real(m.rotary)}, {"rotary_emb_base", json_real(m.rope_theta)}};
         MEZZO_TRY(mz_hf_put(config, older, MZ_COUNT(older)));
     }

@@ -13,7 +13,7 @@ static mezzo_status read_dropout(const char *where, const json_t *config, double
     static const char *const keys[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
     double each[MZ_COUNT(keys)];
     for (size_t i = 0; i < MZ_COUNT(keys); i++) {
-        each[i] = 0.1; // GPT2Config's default
+        each[i] = 0.1; // GPT2Config has this default
         if (json_object_get(config, keys[i]) != NULL)
             MEZZO_TRY(mz_json_get_double(where, config, keys[i], &each[i]));
         if (each[i] != each[0])

@@ -177,7 +177,7 @@ static json_t *field_value(const mz_hf_key *row, const mezzo_model_config *model
     return row->kind == MZ_HF_SIZE_OR_NULL && size == 0 ? json_null() : json_integer((json_int_t)size);
 }
 
-// Reads the first value of an ONLY row, 0 as 0.0; NULL: the row sets nothing.
+// Reads the first value of an ONLY row, which writes 0 as 0.0; NULL: the row sets nothing.
 static mezzo_status first_value(const mz_hf_key *row, json_t **out) {
     json_t *list;
     MEZZO_TRY(mz_json_parse("hf_keys.def", row->values, strlen(row->values), 2, &list));

@@ -334,7 +334,7 @@ static void reap(job *j) {
         rank_process *p = &j->ranks[r];
         if (p->pid <= 0 || waitpid(p->pid, &p->status, WNOHANG) != p->pid)
             continue;
-        kill(-p->pid, SIGKILL); // processes that the rank left running
+        kill(-p->pid, SIGKILL); // kills processes that the rank left running
         p->pid = -p->pid;
         j->alive--;
         if (p->status != 0 && j->first_bad < 0) {

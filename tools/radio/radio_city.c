@@ -257,7 +257,7 @@ static mezzo_status fill_block(maker *m, const mz_polygon *block, style kind) {
     case HALL:
         return hall(m, block);
     default:
-        return MEZZO_OK; // a park
+        return MEZZO_OK; // the block stays a park
     }
 }
 
@@ -329,7 +329,7 @@ static void keep_buildings(mz_city *city) {
 mezzo_status mz_city_make(uint64_t seed, uint64_t map, double extent, mz_city *out) {
     *out = (mz_city){.extent = extent};
     maker m = {.city = out, .key = {seed, (uint32_t)map, PHILOX_CITY}};
-    m.drawn = map >> 32 << 32; // of maps beyond 2^32, other elements
+    m.drawn = map >> 32 << 32; // maps beyond 2^32 draw other elements
     m.dense = draw(&m, 0, 1);
     const double angle = draw(&m, 0, 1.5707963), far = fmax(extent, 160) * 0.95;
     mz_polygon ground = {.n = 4};

@@ -81,7 +81,7 @@ static double bend_nu(double cosine, double before, double after) {
 // Returns 10^(loss / 20) of a knife edge.
 static double edge_factor(double nu) {
     const double x = nu - 0.1;
-    return nu <= LEAST_NU ? 1 : 2.2130947 * (sqrt(x * x + 1) + x); // 6.9 dB
+    return nu <= LEAST_NU ? 1 : 2.2130947 * (sqrt(x * x + 1) + x); // the constant is 6.9 dB
 }
 
 // Returns that factor for a corner at the end of a street: reflections around it add to what its edge bends.

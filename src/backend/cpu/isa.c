@@ -164,7 +164,7 @@ static void probe_machine(mz_isa *isa) {
     isa->level = MZ_LEVEL_NEON;
     isa->bf16_dot = has_bf16();
     snprintf(isa->brand, sizeof isa->brand, "64-bit ARM");
-    for (int trial = 0; trial < 12; trial++) { // the best of many, as on x86-64
+    for (int trial = 0; trial < 12; trial++) { // it takes the best of many, as on x86-64
         isa->fma_rate = fmax(isa->fma_rate, mz_probe_fma__neon(15000));
         isa->bf16_dot_rate = isa->bf16_dot ? fmax(isa->bf16_dot_rate, mz_probe_bf16_dot(15000)) : 0;
     }

@@ -71,7 +71,7 @@ static mz_call act_call(const mz_call *call, bool derivative) {
         part.out[i].shape.rank = -1;
     for (int i = 0; i < part.n_in; i++)
         part.in[i] = call->in[i];
-    if (!derivative && has_derivative(call)) // for `act_out`
+    if (!derivative && has_derivative(call)) // `act_out` needs the activation
         part.in[0] = *mz_in(call, quantize, preact);
     part.out[0] = (mz_tensor){
         .data = call->workspace,

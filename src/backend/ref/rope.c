@@ -32,7 +32,7 @@ void mz_ref_rope(const mz_call *call) {
                     *y = mz_out(call, rope, y);                                        // [B, T, W]
     int64_t length = table->shape.dim[0], dims = table->shape.dim[1], half = dims / 2; // [T, R] or [B·T, R]
     int64_t width = x->shape.dim[2] / call->attrs.heads, heads = mz_shape_count(&x->shape) / width;
-    for (int64_t h = 0; h < heads; h++) { // heads of all rows
+    for (int64_t h = 0; h < heads; h++) { // visits the heads of all rows
         const int64_t at = h * width, t = h / call->attrs.heads % length;
         int64_t transposed = h % call->attrs.heads < call->attrs.rotated ? dims : 0;
         for (int64_t i = 0; i < transposed / 2; i++) {

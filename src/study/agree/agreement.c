@@ -135,7 +135,7 @@ static void judge_file(const mz_asked *file, mz_agreement *out) {
              at(file, &other->said).text, mz_ask_name(other->ask));
         FIX(f, "keep one of %s (%.90s:%d) and %s (%.90s:%d), and turn the other off", v->said.key, file->path,
             v->said.line, other->said.key, file->path, other->said.line);
-        return; // once for each file
+        return; // reported once for each file
     }
 }
 

@@ -39,7 +39,7 @@ typedef struct mz_said {
     int line; // 0: the file has no such setting
 } mz_said;
 
-// A setting that asks for a precision.
+// Holds a setting that selects a precision.
 typedef struct mz_vote {
     mz_ask ask;
     bool weak; // fp16: false excludes only one format; it counts where no stronger setting exists

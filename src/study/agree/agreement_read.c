@@ -155,7 +155,7 @@ static void read_switch(reader *r, mz_ask ask, const char *path, const mz_yaml_n
         value = mz_yaml_get(node, "enabled");
         if (value == NULL && r->out->asker != MZ_ASKER_DEEPSPEED && mz_yaml_get(node, "loss_scale") != NULL)
             vote(r->out, ask, false, false, key,
-                 mz_yaml_get(node, "loss_scale")); // in MMCV: fp16 = dict(loss_scale=512.)
+                 mz_yaml_get(node, "loss_scale")); // MMCV writes fp16 = dict(loss_scale=512.)
         if (value == NULL || value->kind != MZ_YAML_SCALAR)
             return;
         snprintf(key, sizeof key, "%.80s.enabled", path);
@@ -201,7 +201,7 @@ static void read_scaler(reader *r, const char *key, const mz_yaml_node *node) {
     else if (strcmp(low, "none") == 0 || mz_yaml_is_null(node))
         set_scaler(r, false, key, node);
     else
-        set_scaler(r, true, key, node); // "dynamic", "grad_scaler"
+        set_scaler(r, true, key, node); // values such as "dynamic" and "grad_scaler" mean a scaler
 }
 
 static void add_gpu(mz_asked *out, long gpu) {

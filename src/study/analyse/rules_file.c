@@ -103,7 +103,7 @@ static mezzo_status read_cells(const char *where, const json_t *list, mz_rules *
         json_t *cell = json_array_get(list, i);
         int64_t v[4] = {0};
         bool good =
-            json_array_size(cell) == 4 || json_array_size(cell) == 6; // with medians or, in older files, without
+            json_array_size(cell) == 4 || json_array_size(cell) == 6; // a cell has medians; older files lack them
         for (size_t k = 0; k < 4 && good; k++) {
             v[k] = json_integer_value(json_array_get(cell, k)); // 0 where it is no integer
             good = v[k] >= (k == 3 ? 0 : 1) && v[k] < INT64_C(1) << 40;
@@ -173,7 +173,8 @@ const char *mz_rules_names(void) {
 
 const char *mz_rules_for(const char *device, bool amx, const char *model) {
     bool experts = model != NULL && strncmp(model, "glm4_moe", 8) == 0;
-    if (strstr(device, "H100") != NULL || strstr(device, "H200") != NULL) // the same processor with other memory
+    if (strstr(device, "H100") != NULL || strstr(device, "H200") != NULL) // both have the same processor, with
+                                                                          // different memory
         return experts ? "h100-glm4_moe" : "h200-gpt2";
     return amx ? "amx-glm4_moe" : NULL;
 }

@@ -176,7 +176,7 @@ double mz_student(double p, double df) {
     double low = 0, high = 1;
     while (student_tail(high, df) > 1 - p && high < 1e100)
         high *= 2;
-    for (int i = 0; i < 200 && high - low > 1e-15 * high; i++) { // bisection, because the tail falls
+    for (int i = 0; i < 200 && high - low > 1e-15 * high; i++) { // bisection works because the tail falls
         double middle = low + (high - low) / 2;
         *(student_tail(middle, df) > 1 - p ? &low : &high) = middle;
     }
@@ -229,7 +229,7 @@ static mezzo_status factor(double *a, double *b, double *v, size_t n, size_t k) 
 static mezzo_status solve(double *a, double *b, double *v, size_t n, size_t k, double *inverse, mz_ols *out) {
     MEZZO_TRY(factor(a, b, v, n, k));
     for (size_t j = 0; j < k; j++) {
-        for (size_t i = j + 1; i-- > 0;) { // upward from the diagonal
+        for (size_t i = j + 1; i-- > 0;) { // goes upward from the diagonal
             double sum = i == j;
             for (size_t m = i + 1; m <= j; m++)
                 sum -= a[i * k + m] * inverse[m * k + j];

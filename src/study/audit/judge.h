@@ -47,7 +47,7 @@ void mz_judge_add_inner(mz_judge *j, mz_finding_kind rule, int place, int inner,
                         const char *numbers, ...) __attribute__((format(printf, 6, 7)));
 #define mz_judge_add(j, rule, place, ...) mz_judge_add_inner(j, rule, place, -1, __VA_ARGS__)
 void mz_judge_products(mz_judge *j); // formats, regions and shapes of operations (judge_products.c)
-void mz_judge_events(mz_judge *j);   // scaler, clipping, schedule, accumulation (judge_events.c)
+void mz_judge_events(mz_judge *j);   // judges scaler, clipping, schedule and accumulation (judge_events.c)
 void mz_judge_ranks(mz_judge *j);    // all traces together (judge_events.c)
 
 #endif

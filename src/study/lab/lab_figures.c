@@ -80,8 +80,8 @@ mezzo_status mz_lab_draw_scale(const char *folder, const char *name, const mz_sc
         least = fmin(least, rows[i].scale);
         most = fmax(most, fmax(rows[i].scale, scaled < 0x1p40 ? scaled : 0));
         mz_text_addf(&t, "%lld %.9g ", (long long)i + 1, rows[i].scale);
-        mz_text_addf(&t, scaled < 0x1p40 ? "%.9g\n" : "NaN\n", scaled); // far above the format's range, and outside the
-                                                                        // figure
+        mz_text_addf(&t, scaled < 0x1p40 ? "%.9g\n" : "NaN\n", scaled); // NaN is far above the format's range, and
+                                                                        // outside the figure
     }
     mz_text_addf(&t, "EOD\n$skipped << EOD\n");
     for (int64_t i = 0; i < steps; i++)
@@ -106,7 +106,7 @@ static void add_norms(mz_text *t, const char *block, const mz_norm_row *rows, in
         double low = fabs(rows[i].low_mean - rows[i].mean) / scale,
                fp32 = fabs(rows[i].fp32_mean - rows[i].mean) / scale;
         mz_text_addf(t, "%lld ", (long long)rows[i].width);
-        mz_text_addf(t, isfinite(low) ? "%.6g" : "NaN", fmax(low, 1e-9)); // infinite: no point
+        mz_text_addf(t, isfinite(low) ? "%.6g" : "NaN", fmax(low, 1e-9)); // an infinite loss has no point
         mz_text_addf(t, " %.6g\n", fmax(fp32, 1e-9));
     }
     mz_text_addf(t, "EOD\n");

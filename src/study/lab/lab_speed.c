@@ -113,7 +113,7 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
     mezzo_status status = race(o, runners, o->n_precisions);
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++) {
         fill(&runners[i], o->steps);
-        if (o->target <= 0) // the loss that all precisions reach
+        if (o->target <= 0) // the target is then a loss that all precisions reach
             result->target = fmax(result->target, runners[i].loss[o->steps - 1]);
     }
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)

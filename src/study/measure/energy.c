@@ -30,7 +30,7 @@ typedef struct gauge {
 // A counter changes in jumps: NVML's about every tenth of a second, RAPL's every millisecond. Read at any two moments
 // it is wrong by up to a jump at either end, which is most of a short window. So power is measured from one jump to
 // another, while steps follow each other without a gap, and a step's energy is that power times its duration.
-#define AHEAD_SECONDS 0.02 // of steps that are queued, so that the device never waits for the host
+#define AHEAD_SECONDS 0.02 // duration of the queued steps, so that the device never waits for the host
 #define JUMP_SECONDS  0.5  // a counter that does not change for this long does not work
 
 mezzo_status mz_meter_energy(const mz_meter *m, double seconds, double step_seconds, double range, mz_energy *out) {

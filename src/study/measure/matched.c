@@ -96,9 +96,9 @@ static mezzo_status find_raw(const mz_verify_result *r, const mz_verify_pair *p,
 static double find_ratio(const mz_verify_pair *p, int64_t steps, double difference, double slope) {
     const double near = exp(difference / slope);
     if (!(near < 1 / WINDOW))
-        return near; // NaN as well
+        return near; // near may be NaN, too
     const double wanted = window_mean(p->run[0].losses, steps) + difference;
-    for (int64_t n = window_begin(steps); n > 1; n--) // backward along the baseline's curve
+    for (int64_t n = window_begin(steps); n > 1; n--) // goes backward along the baseline's curve
         if (window_mean(p->run[0].losses, n) >= wanted)
             return (double)n / (double)steps;
     return 1 / (double)steps;

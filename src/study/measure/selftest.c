@@ -93,7 +93,7 @@ static mezzo_status judge_fp32(mezzo_device *device, mz_selftest *fp32) {
     double learnt = fabs(exact.first - exact.last);
     fp32->off = fmax(fabs(here.first - exact.first), fabs(here.last - exact.last)) / learnt;
     fp32->bound = 8 * 0x1p-24 * exact.first / learnt;
-    fp32->passed = fp32->off <= fp32->bound; // false for NaN
+    fp32->passed = fp32->off <= fp32->bound; // NaN gives false
     return MEZZO_OK;
 }
 
@@ -112,7 +112,7 @@ mezzo_status mz_selftest_run(mezzo_device *device, const char *model, const mezz
         mz_selftest *t = &out[i];
         t->off = fmax(fabs(t->first - out[0].first), fabs(t->last - out[0].last)) / fabs(out[0].first - out[0].last);
         t->bound = t->runs == MEZZO_PRECISION_FP32 ? out[0].bound : bound_of(t->runs);
-        t->passed = t->off <= t->bound; // false for NaN
+        t->passed = t->off <= t->bound; // NaN gives false
     }
     return MEZZO_OK;
 }

@@ -51,7 +51,7 @@ int mz_ladder(int64_t batch, int64_t seq_len, mz_rung rungs[MZ_RUNGS_MAX]) {
         r.grad_accum = 2;
         add_rung(rungs, &n, "ga2", r);
     }
-    if (r.micro_batch > 1) { // half of the step's sequences, in as many micro batches as before
+    if (r.micro_batch > 1) { // halves the step's sequences, with as many micro batches as before
         r.micro_batch /= 2;
         add_rung(rungs, &n, "half_batch", r);
     }
@@ -314,7 +314,7 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     r->base.ga = rung->grad_accum;
     r->base.final_bs = rung->micro_batch * rung->grad_accum;
     r->base.final_seqlen =
-        mezzo_model_task(&model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // in pixels
+        mezzo_model_task(&model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // the unit is pixels
     r->recompute = rung->recompute;
     mezzo_status status = measure_rig(s, rig, r);
     mz_rig_free(rig);

@@ -268,7 +268,7 @@ mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log
     mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
     if (status == MEZZO_OK && lines != NULL && (uint64_t)info.st_size > bytes) {
         status = mz_lines_from(lines, (uint64_t)info.st_size - bytes);
-        if (status == MEZZO_OK) // the rest of a line
+        if (status == MEZZO_OK) // skips the rest of a line
             status = mz_lines_next(lines, &line, &n);
     }
     if (status == MEZZO_OK && lines != NULL)

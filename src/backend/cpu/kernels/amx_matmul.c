@@ -163,7 +163,7 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
             amx_dot(1, 2, 3);
             amx_load(2, lower, 64);
             amx_dot(1, 2, 3);
-            amx_load_once(3, from_b + 2 * TILE_BYTES, 64); // the lower parts
+            amx_load_once(3, from_b + 2 * TILE_BYTES, 64); // loads the lower parts
             amx_dot(1, 2, 3);
             if (all_four) {
                 amx_load(2, lower_low, 64);
