@@ -1,4 +1,5 @@
-// Finds the rows, the matrix and the results of a tile of the experts' products.
+// What kernels of the experts' products share: the call's description, the rows, the matrix and the results of a tile,
+// stores.
 //
 // Each of the three is out[m, c] = Σ_l a[m, l]·b[c, l] for one expert's rows r and its matrix w[e] [n, k]:
 //   y   m = r, c = n, l = k    a = x   b = w[e]                  l is contiguous in both
@@ -9,11 +10,72 @@
 #ifndef MZ_GROUPED_CUH
 #define MZ_GROUPED_CUH
 
-#include "launch.h"
+#include "host.cuh"
 #include "ptx.cuh"
 
+// x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.
+enum { GROUPED_Y, GROUPED_DX, GROUPED_DW };
+struct mz_cu_grouped {
+    int op;
+    mz_cu_array a, b, out; // y: x, w, y; dx: dy, w, dx; dw: dy, x, dw
+    const int32_t *offsets;
+    int64_t rows;
+    int experts, n, k;
+    int compute;     // what operands are rounded to
+    bool accumulate; // dw: add to what is there
+    bool parts;      // wgmma: a and b are three BF16 arrays consecutively, as mz_cu_fp32_split writes them
+    bool vectors;    // FMA: rows are multiples of 16 bytes
+    int tile;        // 0: chosen by the launcher; 64 or 128
+    int sms, shared_optin;
+};
+
+// --- calls ---------------------------------------------------------------------------------------------------------
+// The host knows the sizes; only the device knows the experts' shares of the rows.
+inline mz_cu_grouped grouped_args(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool dw = call->op == MZ_OP_grouped_linear_dw;
+    const mz_shape *matrix = dw ? &call->out[0].shape : &call->in[1].shape; // [E, N, K]
+    return {.op = dw                                 ? GROUPED_DW
+                  : call->op == MZ_OP_grouped_linear ? GROUPED_Y
+                                                     : GROUPED_DX,
+            .a = mz_cuda_array(&call->in[0]),
+            .b = mz_cuda_array(&call->in[1]),
+            .out = mz_cuda_array(&call->out[0]),
+            .offsets = static_cast<const int32_t *>(mz_in(call, grouped_linear, offsets)->data),
+            .rows = call->in[0].shape.dim[0],
+            .experts = static_cast<int>(matrix->dim[0]),
+            .n = static_cast<int>(matrix->dim[1]),
+            .k = static_cast<int>(matrix->dim[2]),
+            .compute = static_cast<int>(call->numerics.compute),
+            .accumulate = dw && call->attrs.accumulate,
+            .sms = cuda->sms,
+            .shared_optin = cuda->shared_optin};
+}
+
+inline const char *grouped_refusal(const mz_call *call) {
+    const char *reason = mz_cuda_storages(call, "aai", call->op == MZ_OP_grouped_linear_dw ? "f" : "a");
+    if (reason != NULL)
+        return reason;
+    const mz_shape *matrix = call->op == MZ_OP_grouped_linear_dw ? &call->out[0].shape : &call->in[1].shape;
+    if (matrix->dim[0] >= 1 << 24 || matrix->dim[1] >= 1 << 24 || matrix->dim[2] >= 1 << 24 ||
+        call->in[0].shape.dim[0] >= 1 << 30)
+        return "2^24 experts, rows or columns of a matrix, or 2^30 rows, or more";
+    const mezzo_dtype compute = call->numerics.compute;
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && compute != MEZZO_BF16 && compute != MEZZO_F16)
+        return "computes in fp32, tf32, bf16 and fp16";
+    return NULL;
+}
+
+// The three kernels of kernels.def that one prepare and one run serve; KIND and NAME end their names there and in
+// lists.
+#define GROUPED_KERNELS(KIND, NAME, prepare, run)                                                                      \
+    const mz_kernel mz_cuda_grouped_linear_##KIND = {"grouped_linear" NAME, prepare, run};                             \
+    const mz_kernel mz_cuda_grouped_linear_dx_##KIND = {"grouped_linear_dx" NAME, prepare, run};                       \
+    const mz_kernel mz_cuda_grouped_linear_dw_##KIND = {"grouped_linear_dw" NAME, prepare, run};
+
+// --- tiles ---------------------------------------------------------------------------------------------------------
+
 template <int OP> struct grouped_layout {
-    static constexpr bool A_CONTIGUOUS = OP != MZ_CU_GROUPED_DW, B_CONTIGUOUS = OP == MZ_CU_GROUPED_Y;
+    static constexpr bool A_CONTIGUOUS = OP != GROUPED_DW, B_CONTIGUOUS = OP == GROUPED_Y;
 };
 
 struct grouped_tile {
@@ -32,12 +94,12 @@ struct grouped_place { // of a tile: its expert, whose rows are first … last -
 template <int OP, int TILE>
 __device__ __forceinline__ grouped_place grouped_locate(const mz_cu_grouped &g, int64_t tile) {
     grouped_place t;
-    int lane = static_cast<int>(threadIdx.x) & 31, columns = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
+    int lane = static_cast<int>(threadIdx.x) & 31, columns = OP == GROUPED_Y ? g.n : g.k;
     int across = (columns + TILE - 1) / TILE;
     int64_t index = tile / across;
     int m0 = 0, expert = 0, first = 0, last = 0;
     t.any = true;
-    if (OP == MZ_CU_GROUPED_DW) {
+    if (OP == GROUPED_DW) {
         int down = (g.n + TILE - 1) / TILE;
         expert = static_cast<int>(index / down);
         m0 = static_cast<int>(index % down) * TILE;
@@ -77,11 +139,11 @@ template <int OP, int TILE> __device__ __forceinline__ grouped_tile grouped_find
     int64_t matrix = static_cast<int64_t>(p.expert) * g.n * g.k, row = static_cast<int64_t>(first) + m0;
     grouped_tile t;
     t.any = p.any;
-    if (OP == MZ_CU_GROUPED_Y) {
+    if (OP == GROUPED_Y) {
         t.a_row = t.b_row = g.k, t.out_row = g.n;
         t.a = row * g.k, t.b = matrix + static_cast<int64_t>(c0) * g.k, t.out = row * g.n + c0;
         t.m = last - first - m0, t.c = g.n - c0, t.l = g.k;
-    } else if (OP == MZ_CU_GROUPED_DX) {
+    } else if (OP == GROUPED_DX) {
         t.a_row = g.n, t.b_row = t.out_row = g.k;
         t.a = row * g.n, t.b = matrix + c0, t.out = row * g.k + c0;
         t.m = last - first - m0, t.c = g.k - c0, t.l = g.n;
@@ -151,8 +213,8 @@ __device__ __forceinline__ void store_low(const mz_cu_grouped &g, const grouped_
 
 // The most tiles that there could be.
 inline int64_t grouped_tiles(const mz_cu_grouped &g, int64_t tile) {
-    int64_t across = ((g.op == MZ_CU_GROUPED_Y ? g.n : g.k) + tile - 1) / tile;
-    if (g.op == MZ_CU_GROUPED_DW)
+    int64_t across = ((g.op == GROUPED_Y ? g.n : g.k) + tile - 1) / tile;
+    if (g.op == GROUPED_DW)
         return g.experts * across * ((g.n + tile - 1) / tile);
     int64_t most = g.rows / tile + g.experts; // each expert's last tile may be cut
     return across * (most < g.rows ? most : g.rows);

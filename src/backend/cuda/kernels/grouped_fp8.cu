@@ -1,6 +1,6 @@
 // Computes the experts' products of 8-bit operands with a scale each, on Hopper's tensor cores (compute capability 9.0
 // only). Their instructions want what is summed over contiguous in both operands, so a gradient's operands are
-// columnwise (grouped_fp8.h). FP32 registers add the pieces of 128 terms; the scales multiply the whole sum.
+// columnwise. FP32 registers add the pieces of 128 terms; the scales multiply the whole sum.
 //
 // A block goes through tiles of 128 × 128 results (tile_loop.cuh), of which a warpgroup makes 64 rows. While one
 // promotes or stores, the other multiplies, and pieces of the next tile arrive.
@@ -8,15 +8,21 @@
 // others TMA is an illegal instruction). What is in a piece in front of an expert's share or after it is another's:
 // both operands get zeros there first.
 #include "grouped.cuh"
-#include "grouped_fp8.h"
 #include "tile_loop.cuh"
 
 namespace {
 enum { TILE = 128, L = 128, GROUP_ROWS = 64, OPERAND = TILE * L };
 static_assert(WARPGROUP * GROUPS == 2 * TILE, "a thread clears a row of either operand");
 
+// g.a and g.b: y: x [rows, k], w [experts·n, k]; dx: dy [rows, n], w columnwise, [k, experts·n]; dw: dy columnwise, [n,
+// rows], x columnwise, [k, rows]. a is E4M3 or E5M2, b E4M3; out FP32, or BF16 of y and dx. Rows of FP8 data begin at
+// multiples of 16 bytes; experts' rows may begin anywhere.
+struct grouped_fp8_call {
+    mz_cu_grouped g;
+    const float *a_scale, *b_scale;
+};
 struct grouped_fp8_args {
-    mz_cu_grouped_fp8 fp8;
+    grouped_fp8_call fp8;
     int64_t tiles;
 };
 
@@ -28,9 +34,9 @@ struct fp8_tile : grouped_place {
 };
 
 template <int OP> __device__ __forceinline__ fp8_tile tile_of(const mz_cu_grouped &g, const grouped_place &t) {
-    if (OP == MZ_CU_GROUPED_Y)
+    if (OP == GROUPED_Y)
         return {t, 0, g.k, 0, t.first + t.m0, t.expert * g.n + t.c0, 0, 0};
-    if (OP == MZ_CU_GROUPED_DX)
+    if (OP == GROUPED_DX)
         return {t, 0, g.n, 0, t.first + t.m0, t.c0, 0, t.expert * g.n};
     const int others = t.first % 16, begin = t.first - others;
     return {t, 0, t.last > t.first ? t.last - begin : 0, others, t.m0, t.c0, begin, begin};
@@ -178,7 +184,7 @@ template <int OP, bool WIDE, bool LOW> struct grouped_fp8 : tile_policy<6> {
             const uint32_t place = ring.slot();
             barrier_wait(ring.full(), ring.parity());
             const int first = l == 0 ? t.others : 0;
-            if (OP != MZ_CU_GROUPED_Y && (first > 0 || t.to - l < L)) // y's x and w end with what is summed over
+            if (OP != GROUPED_Y && (first > 0 || t.to - l < L)) // y's x and w end with what is summed over
                 keep_only(ring.m.shared + ring.stage() * 2 * OPERAND, first, t.to - l);
             multiply_piece<WIDE>(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
                                  wgmma_operand(place + OPERAND, 0));
@@ -193,8 +199,8 @@ template <int OP, bool WIDE, bool LOW> struct grouped_fp8 : tile_policy<6> {
 #pragma unroll
             for (int i = 0; i < 64; i++)
                 total[i / 4][i % 4] = total[i / 4][i % 4] * w.a_scale * w.b_scale;
-            constexpr bool DW = OP == MZ_CU_GROUPED_DW;
-            const int row_length = OP == MZ_CU_GROUPED_Y ? g.n : g.k;
+            constexpr bool DW = OP == GROUPED_DW;
+            const int row_length = OP == GROUPED_Y ? g.n : g.k;
             const int64_t row = DW ? static_cast<int64_t>(t.expert) * g.n + t.m0 : static_cast<int64_t>(t.first) + t.m0;
             store<LOW>(g, row * row_length + t.c0, row_length, w.group * GROUP_ROWS + w.index * 16,
                        DW ? g.n - t.m0 : t.last - t.first - t.m0, row_length - t.c0, total);
@@ -211,7 +217,7 @@ bool describe(CUtensorMap *map, const void *data, int64_t rows, int64_t columns)
 }
 
 template <int OP, bool WIDE, bool LOW>
-cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare) {
+cudaError_t run(cudaStream_t stream, const grouped_fp8_call &args, bool prepare) {
     using policy = grouped_fp8<OP, WIDE, LOW>;
     const mz_cu_grouped &g = args.g;
     if (prepare)
@@ -219,7 +225,7 @@ cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare
     const int64_t tiles = grouped_tiles(g, TILE), n = g.n, k = g.k, matrices = g.experts * n;
     if (tiles == 0)
         return cudaSuccess;
-    constexpr bool Y = OP == MZ_CU_GROUPED_Y, DW = OP == MZ_CU_GROUPED_DW;
+    constexpr bool Y = OP == GROUPED_Y, DW = OP == GROUPED_DW;
     CUtensorMap a, b;
     const bool described = describe(&a, g.a.data, DW ? n : g.rows,
                                     DW  ? g.rows
@@ -232,25 +238,53 @@ cudaError_t run(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare
     return described ? launch_tiles<policy>(stream, {args, tiles}, a, b, tiles, g.sms) : cudaErrorNotSupported;
 }
 
-template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const mz_cu_grouped_fp8 &args, bool prepare) {
+template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const grouped_fp8_call &args, bool prepare) {
     if (args.g.out.dtype == MEZZO_F32)
         return run<OP, WIDE, false>(stream, args, prepare);
-    return OP == MZ_CU_GROUPED_DW ? cudaErrorInvalidValue
-                                  : run<OP, WIDE, OP != MZ_CU_GROUPED_DW>(stream, args, prepare);
+    return OP == GROUPED_DW ? cudaErrorInvalidValue : run<OP, WIDE, OP != GROUPED_DW>(stream, args, prepare);
 }
-} // namespace
 
-extern "C" cudaError_t mz_cu_grouped_fp8_run(cudaStream_t stream, const mz_cu_grouped_fp8 *args, bool prepare) {
+cudaError_t run_grouped_fp8(const mz_cuda_device *cuda, const mz_call *call, bool prepare) {
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    const bool wide = args->g.a.dtype == MEZZO_F8E5M2;
-    if (args->g.op == MZ_CU_GROUPED_Y)
-        return wide ? of<MZ_CU_GROUPED_Y, true>(stream, *args, prepare)
-                    : of<MZ_CU_GROUPED_Y, false>(stream, *args, prepare);
-    if (args->g.op == MZ_CU_GROUPED_DX)
-        return wide ? of<MZ_CU_GROUPED_DX, true>(stream, *args, prepare)
-                    : of<MZ_CU_GROUPED_DX, false>(stream, *args, prepare);
-    return wide ? of<MZ_CU_GROUPED_DW, true>(stream, *args, prepare)
-                : of<MZ_CU_GROUPED_DW, false>(stream, *args, prepare);
+    const grouped_fp8_call args = {grouped_args(cuda, call), call->in[0].scale, call->in[1].scale};
+    const bool wide = args.g.a.dtype == MEZZO_F8E5M2;
+    return (args.g.op == GROUPED_Y ? (wide ? of<GROUPED_Y, true> : of<GROUPED_Y, false>)
+            : args.g.op == GROUPED_DX
+                ? (wide ? of<GROUPED_DX, true> : of<GROUPED_DX, false>)
+                : (wide ? of<GROUPED_DW, true> : of<GROUPED_DW, false>))(cuda->stream, args, prepare);
 }
+} // namespace
+
+static const char *grouped_fp8_prepare(mezzo_device *device, const mz_call *call, mz_prepared *) {
+    const bool dw = call->op == MZ_OP_grouped_linear_dw, forward = call->op == MZ_OP_grouped_linear;
+    const mz_cuda_device *cuda = mz_cuda(device);
+    if (cuda->cc != 90)
+        return "is for compute capability 9.0";
+    const mz_tensor *a = &call->in[0], *b = &call->in[1], *y = &call->out[0];
+    if ((a->dtype != MEZZO_F8E4M3 && a->dtype != MEZZO_F8E5M2) || b->dtype != MEZZO_F8E4M3 ||
+        a->scaling != MZ_SCALING_TENSOR || b->scaling != MZ_SCALING_TENSOR)
+        return "multiplies e4m3 or e5m2 by e4m3, with a scale each";
+    if (a->columnwise != dw || b->columnwise != !forward)
+        return "both operands have what is summed over as their last dimension";
+    if (y->dtype != MEZZO_F32 && (dw || y->dtype != MEZZO_BF16))
+        return "stores fp32, and y and dx in bf16 too";
+    if (mz_in(call, grouped_linear, offsets)->dtype != MEZZO_I32 || a->storage.padded || b->storage.padded ||
+        y->storage.padded)
+        return "offsets are i32, and nothing has padding";
+    const mz_cu_grouped g = grouped_args(cuda, call);
+    if (g.n % 16 != 0 || g.k % 16 != 0)
+        return "rows are no multiples of 16 bytes";
+    if (g.rows >= 1 << 30 || static_cast<int64_t>(g.experts) * g.n >= 1 << 30)
+        return "2^30 rows, or rows of matrices, or more";
+    const bool ready = run_grouped_fp8(cuda, call, true) == cudaSuccess;
+    (void)cudaGetLastError();
+    return ready ? NULL : "this build has no code for compute capability 9.0";
+}
+
+static mezzo_status grouped_fp8_run(mezzo_device *device, const mz_call *call) {
+    MZ_CUDA_TRY(run_grouped_fp8(mz_cuda(device), call, false));
+    return MEZZO_OK;
+}
+GROUPED_KERNELS(fp8, "_fp8__cuda_wgmma", grouped_fp8_prepare, grouped_fp8_run)

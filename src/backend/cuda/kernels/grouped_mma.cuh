@@ -223,11 +223,18 @@ cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool pre
 
 template <typename T, bool PARTS = false>
 cudaError_t grouped_mma_of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    if (g.op == MZ_CU_GROUPED_Y)
-        return grouped_mma_op<T, MZ_CU_GROUPED_Y, PARTS>(stream, g, prepare);
-    if (g.op == MZ_CU_GROUPED_DX)
-        return grouped_mma_op<T, MZ_CU_GROUPED_DX, PARTS>(stream, g, prepare);
-    return grouped_mma_op<T, MZ_CU_GROUPED_DW, PARTS>(stream, g, prepare);
+    if (g.op == GROUPED_Y)
+        return grouped_mma_op<T, GROUPED_Y, PARTS>(stream, g, prepare);
+    if (g.op == GROUPED_DX)
+        return grouped_mma_op<T, GROUPED_DX, PARTS>(stream, g, prepare);
+    return grouped_mma_op<T, GROUPED_DW, PARTS>(stream, g, prepare);
 }
+
+// grouped_low.cu: BF16 (from 8.0) or FP16 operands of one storage, n and k multiples of 8; grouped_tf32.cu: FP32 as
+// TF32 or as three BF16 terms (from 8.0), multiples of 4. Stored as the operands are or as FP32. prepare: launches
+// nothing; once before the first launch, outside of any capture.
+cudaError_t grouped_mma_low(cudaStream_t stream, const mz_cu_grouped &g, bool prepare);
+cudaError_t grouped_mma_tf32(cudaStream_t stream, const mz_cu_grouped &g, bool prepare);
+const char *grouped_mma_refusal(const mz_cuda_device *cuda, const mz_call *call);
 
 #endif

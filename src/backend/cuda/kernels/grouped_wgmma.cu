@@ -6,7 +6,7 @@
 // FP32 as three BF16 parts (bf16_terms.cu: x2, x1, x0 and y0, y1, y2, each an array of its own) is the same six times,
 // for the products x2·y0, x1·y1, x0·y2, x1·y0, x0·y1, x0·y0. The tensor cores, which cut their sums off, add up 64
 // terms at most then: FP32 registers add the pieces. One block has a multiprocessor to itself.
-#include "grouped.cuh"
+#include "grouped_mma.cuh"
 #include "wgmma.cuh"
 
 namespace {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
     next_ones.b = static_cast<const T *>(g.b.data) + t.b;
     int64_t matrices = static_cast<int64_t>(g.experts) * g.n * g.k;
     next_ones.part_a = g.rows * t.a_row;
-    next_ones.part_b = OP == MZ_CU_GROUPED_DW ? g.rows * t.b_row : matrices;
+    next_ones.part_b = OP == GROUPED_DW ? g.rows * t.b_row : matrices;
     next_ones.pieces = (t.l + L - 1) / L;
     int warp = static_cast<int>(threadIdx.x) >> 5, half = group_of(static_cast<int>(threadIdx.x));
     int pieces = next_ones.pieces * (PARTS ? 6 : 1);
@@ -133,24 +133,88 @@ template <typename T, int OP, bool PARTS> cudaError_t run(cudaStream_t stream, c
 }
 
 template <typename T, bool PARTS = false> cudaError_t of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    if (g.op == MZ_CU_GROUPED_Y)
-        return run<T, MZ_CU_GROUPED_Y, PARTS>(stream, g, prepare);
-    return g.op == MZ_CU_GROUPED_DX ? run<T, MZ_CU_GROUPED_DX, PARTS>(stream, g, prepare)
-                                    : run<T, MZ_CU_GROUPED_DW, PARTS>(stream, g, prepare);
-}
-} // namespace
-
-extern "C" int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile) {
-    return grouped_tiles(*args, tile);
+    return (g.op == GROUPED_Y    ? run<T, GROUPED_Y, PARTS>
+            : g.op == GROUPED_DX ? run<T, GROUPED_DX, PARTS>
+                                 : run<T, GROUPED_DW, PARTS>)(stream, g, prepare);
 }
 
-extern "C" cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grouped *args, bool prepare) {
+cudaError_t run_wgmma(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
 #ifndef MZ_CU_90A
     return cudaErrorNoKernelImageForDevice;
 #endif
-    if (args->parts)
-        return of<__nv_bfloat16, true>(stream, *args, prepare);
-    if (args->a.dtype == MEZZO_BF16)
-        return of<__nv_bfloat16>(stream, *args, prepare);
-    return args->a.dtype == MEZZO_F16 ? of<__half>(stream, *args, prepare) : cudaErrorInvalidValue;
+    return (g.parts                   ? of<__nv_bfloat16, true>
+            : g.a.dtype == MEZZO_BF16 ? of<__nv_bfloat16>
+                                      : of<__half>)(stream, g, prepare);
 }
+
+// If large tiles occupy a third of the multiprocessors, they are faster than four times as many small ones.
+const char *check_tiles(const mz_cu_grouped &g) {
+    if (grouped_tiles(g, TILE) * 3 < g.sms)
+        return "large tiles are too few to share";
+    return run_wgmma(NULL, g, true) != cudaSuccess ? "this build has no code for compute capability 9.0" : NULL;
+}
+} // namespace
+
+static const char *wgmma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    if (cuda->cc != 90)
+        return "is for compute capability 9.0";
+    const char *reason = grouped_mma_refusal(cuda, call);
+    if (reason != NULL)
+        return reason;
+    const mz_cu_grouped g = grouped_args(cuda, call);
+    return g.a.dtype == MEZZO_F32 ? "multiplies bf16 and fp16" : check_tiles(g);
+}
+
+static void launch_wgmma(const mz_cuda_device *cuda, const mz_call *call) {
+    run_wgmma(cuda->stream, grouped_args(cuda, call), false);
+}
+GROUPED_KERNELS(wgmma, "__cuda_wgmma", wgmma_prepare, enqueue<launch_wgmma>)
+
+// --- FP32 as three BF16 terms --------------------------------------------------------------------------------------
+// Splits FP32 before the product; the mma kernels would split in registers, in each warp again.
+static mz_cu_grouped terms_args(const mz_cuda_device *cuda, const mz_call *call, size_t bytes[2]) {
+    mz_cu_grouped g = grouped_args(cuda, call);
+    for (int i = 0; i < 2; i++)
+        bytes[i] = mz_align_up(static_cast<size_t>(mz_shape_count(&call->in[i].shape)) * 3 * sizeof(uint16_t), 256);
+    g.parts = true;
+    g.a.dtype = g.b.dtype = MEZZO_BF16;
+    return g;
+}
+
+static const char *terms_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    const char *reason = grouped_refusal(call);
+    if (cuda->cc != 90)
+        return "is for compute capability 9.0";
+    if (reason != NULL)
+        return reason;
+    if (mz_cuda_storages(call, "ffi", "f") != NULL || call->numerics.compute != MEZZO_F32)
+        return "multiplies fp32";
+    if (cuda->fp32_by_fma)
+        return "MEZZO_CUDA_FP32 is fma";
+    size_t bytes[2];
+    const mz_cu_grouped g = terms_args(cuda, call, bytes);
+    if (g.n % 8 != 0 || g.k % 8 != 0)
+        return "rows of parts are no multiples of 16 bytes";
+    out->workspace = bytes[0] + bytes[1];
+    return check_tiles(g);
+}
+
+static mezzo_status terms_run(mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    size_t bytes[2];
+    mz_cu_grouped g = terms_args(cuda, call, bytes);
+    g.a.data = call->workspace;
+    g.b.data = static_cast<char *>(call->workspace) + bytes[0];
+    for (int i = 0; i < 2; i++) {
+        const mz_cu_bf16_terms split = {.x = data_of<float>(&call->in[i]),
+                                        .out = i == 0 ? g.a.data : g.b.data,
+                                        .n = mz_shape_count(&call->in[i].shape),
+                                        .second = i == 1};
+        MZ_CUDA_TRY(mz_cu_fp32_split(cuda->stream, &split));
+    }
+    MZ_CUDA_TRY(run_wgmma(cuda->stream, g, false));
+    return MEZZO_OK;
+}
+GROUPED_KERNELS(bf16_terms, "__cuda_bf16_terms", terms_prepare, terms_run)

@@ -145,33 +145,6 @@ int mz_cu_promoted_splits(const mz_cu_promoted *args, int sms); // 1: not divide
 // prepare: asks for the shared memory that it needs, once; nothing is launched.
 cudaError_t mz_cu_promoted_run(cudaStream_t stream, const mz_cu_promoted *args, int sms, bool prepare);
 
-// --- grouped_*.cu: the experts' products ---------------------------------------------------------------------------
-// x [rows, k], w [experts, n, k], y [rows, n]; rows offsets[e] … offsets[e + 1] - 1 are expert e's.
-enum { MZ_CU_GROUPED_Y, MZ_CU_GROUPED_DX, MZ_CU_GROUPED_DW };
-typedef struct mz_cu_grouped {
-    int op;
-    mz_cu_array a, b, out; // y: x, w, y; dx: dy, w, dx; dw: dy, x, dw
-    const int32_t *offsets;
-    int64_t rows;
-    int experts, n, k;
-    int compute;     // what operands are rounded to
-    bool accumulate; // dw: add to what is there
-    bool parts;      // wgmma: a and b are three BF16 arrays consecutively, as mz_cu_fp32_split writes them
-    bool vectors;    // set by the launcher
-    int tile;        // 0: chosen by the launcher; 64 or 128
-    int sms, shared_optin;
-} mz_cu_grouped;
-// Tensor cores: BF16 (from 8.0) or FP16 operands of one storage, n and k multiples of 8; FP32 as TF32 (from 8.0),
-// multiples of 4; stored as the operands are or as FP32. prepare: launches nothing; once before the first launch,
-// outside of any capture.
-cudaError_t mz_cu_grouped_low(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
-cudaError_t mz_cu_grouped_tf32(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
-// As mz_cu_grouped_low, by the instructions of compute capability 9.0 alone; worth it where tiles of 128 × 128 are
-// many.
-cudaError_t mz_cu_grouped_wgmma(cudaStream_t stream, const mz_cu_grouped *args, bool prepare);
-int64_t mz_cu_grouped_tiles(const mz_cu_grouped *args, int tile);              // at most so many
-cudaError_t mz_cu_grouped_fma(cudaStream_t stream, const mz_cu_grouped *args); // any float storages and sizes
-
 #ifdef __cplusplus
 }
 #endif

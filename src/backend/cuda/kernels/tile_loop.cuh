@@ -7,7 +7,7 @@
 //
 //   the fetching warp                            the multiplying warpgroups
 //   P::walk finds the block's next tile          P::walk finds the same tile
-//   P::loads: where its operands begin           P::sums::begin: accumulators are zero
+//   P::loads: where its operands begin           P::sums: accumulators are zero
 //   for each piece of the sum, P::STEP apart:    for each piece of the sum:
 //     P::loads::fetch: waits until the stage       P::sums::multiply: waits until the stage is full, multiplies,
 //     is empty, asks for boxes of both operands    promotes sums, releases the stage
