@@ -126,25 +126,6 @@ typedef struct mz_cu_bf16_terms {
 } mz_cu_bf16_terms;
 cudaError_t mz_cu_fp32_split(cudaStream_t stream, const mz_cu_bf16_terms *args);
 
-// --- promoted.cu: FP32 products by parts, sums promoted to FP32 registers (compute capability 9.0) -----------------
-// out [rows, cols] FP32 = Σ a·b over `inner` terms, + bias, + add. a and b are parts as mz_cu_fp32_split writes them, a
-// those of a first operand and b of a second: a [3, rows, inner], or [3, inner, rows]; b [3, cols, inner], or [3,
-// inner, cols]. rows or inner, whichever is contiguous, and cols are multiples of 8; a [inner, rows] goes with b
-// [inner, cols].
-typedef struct mz_cu_promoted {
-    const void *a, *b;
-    bool a_by_rows, b_by_rows; // inner is contiguous
-    const float *bias;         // [cols] or NULL
-    const float *add;          // [rows, cols], may be out; or NULL
-    float *out;
-    float *partial; // [splits, rows, cols]; NULL with one
-    int64_t rows, cols, inner;
-    int splits; // of the sum: mz_cu_promoted_splits()
-} mz_cu_promoted;
-int mz_cu_promoted_splits(const mz_cu_promoted *args, int sms); // 1: not divided
-// prepare: asks for the shared memory that it needs, once; nothing is launched.
-cudaError_t mz_cu_promoted_run(cudaStream_t stream, const mz_cu_promoted *args, int sms, bool prepare);
-
 #ifdef __cplusplus
 }
 #endif
