@@ -6,26 +6,35 @@
 
 enum { LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
 
-struct loss_args {
+struct logit_rows {
     mz_cu_array logits;     // [rows, width], a row `pitch` elements after the one before
     const int32_t *targets; // [all]; the rows' are those from first_row on
-    float *loss, *lse;      // [1]: the rows' share of the mean over all targets; [rows] or NULL
-    float *terms;           // [rows], workspace
     int ignore_index, width, pitch;
     float cap; // logits are cap·tanh(x/cap); 0: they stay
     int64_t rows, all, first_row;
 };
-
-struct gradient_args {
-    mz_cu_array logits, dx; // [rows, width], both with `pitch`; dx may be logits; its padding becomes 0
-    const float *dloss;     // [1]
-    const int32_t *targets; // [all]; the rows' are those from first_row on
-    const float *lse;       // [rows]
-    float *factor;          // [1], workspace
-    int ignore_index, width, pitch;
-    float cap;
-    int64_t rows, all, first_row;
+struct loss_args : logit_rows {
+    float *loss, *lse; // [1]: the rows' share of the mean over all targets; [rows] or NULL
+    float *terms;      // [rows], workspace
 };
+struct gradient_args : logit_rows {
+    mz_cu_array dx;     // [rows, width] with `pitch`; may be logits; its padding becomes 0
+    const float *dloss; // [1]
+    const float *lse;   // [rows]
+    float *factor;      // [1], workspace
+};
+
+static logit_rows rows_of(const mz_call *call, const mz_tensor *logits, const mz_tensor *targets) {
+    return {.logits = mz_cuda_array(logits),
+            .targets = data_of<int32_t>(targets),
+            .ignore_index = call->attrs.ignore_index,
+            .width = static_cast<int>(mz_cuda_width(logits)),
+            .pitch = static_cast<int>(mz_cuda_pitch(logits)),
+            .cap = call->attrs.score_cap,
+            .rows = mz_shape_rows(&logits->shape),
+            .all = mz_shape_count(&targets->shape),
+            .first_row = call->attrs.first_row};
+}
 
 // A row of logits starts anywhere (an odd pitch), so a thread's vectors are aligned by element index and the row's ends
 // go one by one. Padding after a row is not read.
@@ -203,19 +212,9 @@ static const char *cross_entropy_prepare(mezzo_device *, const mz_call *call, mz
     return reason != NULL ? reason : mz_cuda_narrow(logits);
 }
 static loss_args loss_of(const mz_call *call) {
-    const mz_tensor *logits = mz_in(call, cross_entropy, logits), *targets = mz_in(call, cross_entropy, targets);
-    return {.logits = mz_cuda_array(logits),
-            .targets = data_of<int32_t>(targets),
-            .loss = data_of<float>(mz_out(call, cross_entropy, loss)),
-            .lse = data_of<float>(mz_out(call, cross_entropy, lse)),
-            .terms = static_cast<float *>(call->workspace),
-            .ignore_index = call->attrs.ignore_index,
-            .width = static_cast<int>(mz_cuda_width(logits)),
-            .pitch = static_cast<int>(mz_cuda_pitch(logits)),
-            .cap = call->attrs.score_cap,
-            .rows = mz_shape_rows(&logits->shape),
-            .all = mz_shape_count(&targets->shape),
-            .first_row = call->attrs.first_row};
+    return {rows_of(call, mz_in(call, cross_entropy, logits), mz_in(call, cross_entropy, targets)),
+            data_of<float>(mz_out(call, cross_entropy, loss)), data_of<float>(mz_out(call, cross_entropy, lse)),
+            static_cast<float *>(call->workspace)};
 }
 static void launch_cross_entropy(const mz_cuda_device *cuda, const mz_call *call) {
     const loss_args a = loss_of(call);
@@ -299,20 +298,9 @@ static const char *cross_entropy_dx_prepare(mezzo_device *, const mz_call *call,
     return reason != NULL ? reason : mz_cuda_narrow(mz_in(call, cross_entropy_dx, logits));
 }
 static gradient_args gradient_of(const mz_call *call) {
-    const mz_tensor *logits = mz_in(call, cross_entropy_dx, logits), *targets = mz_in(call, cross_entropy_dx, targets);
-    return {.logits = mz_cuda_array(logits),
-            .dx = mz_cuda_array(mz_out(call, cross_entropy_dx, dx)),
-            .dloss = data_of<float>(mz_in(call, cross_entropy_dx, dloss)),
-            .targets = data_of<int32_t>(targets),
-            .lse = data_of<float>(mz_in(call, cross_entropy_dx, lse)),
-            .factor = static_cast<float *>(call->workspace),
-            .ignore_index = call->attrs.ignore_index,
-            .width = static_cast<int>(mz_cuda_width(logits)),
-            .pitch = static_cast<int>(mz_cuda_pitch(logits)),
-            .cap = call->attrs.score_cap,
-            .rows = mz_shape_rows(&logits->shape),
-            .all = mz_shape_count(&targets->shape),
-            .first_row = call->attrs.first_row};
+    return {rows_of(call, mz_in(call, cross_entropy_dx, logits), mz_in(call, cross_entropy_dx, targets)),
+            mz_cuda_array(mz_out(call, cross_entropy_dx, dx)), data_of<float>(mz_in(call, cross_entropy_dx, dloss)),
+            data_of<float>(mz_in(call, cross_entropy_dx, lse)), static_cast<float *>(call->workspace)};
 }
 static void launch_cross_entropy_dx(const mz_cuda_device *cuda, const mz_call *call) {
     const gradient_args a = gradient_of(call);
