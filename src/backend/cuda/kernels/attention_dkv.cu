@@ -1,5 +1,5 @@
-// Computes attention backward on tensor cores, the second pass: dk and dv (attention_dq.cu has the formulas and the
-// first).
+// Computes attention backward on tensor cores, the second pass: dk and dv (attention_queries.cuh has the first and the
+// formulas).
 //   dv_j = Σ_i f·p·dy_i,   dk_j = Σ_i dS·q_i/√D
 // A block owns 64·MT keys of one key/value head and walks the queries from its diagonal to the end, for each query head
 // that shares the keys. Scores are computed transposed, keys × queries: as the results of one product they then already
@@ -8,25 +8,17 @@
 
 namespace {
 
-template <int D, int MT, int BM> struct dkv_shared { // bytes
-    static constexpr int BK = 16 * MT * WARPS;
-    static constexpr int ROWS = BK * tile_pitch(D) * 2;
-    static constexpr int TILE = BM * tile_pitch(D) * 2;
-    static constexpr int MASK = BM * mask_words(BK); // words
-    static constexpr int STATS = 2 * ROWS + 4 * TILE;
-    static constexpr int TOTAL = STATS + 4 * BM * 4, WITH_MASK = TOTAL + 2 * 4 * MASK;
-};
-
 // BM queries are in shared memory at a time, NS of their scores in registers.
 template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS>
 __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constant__ mz_cu_attention a) {
-    using layout = dkv_shared<D, MT, BM>;
-    constexpr int BK = layout::BK, PITCH = tile_pitch(D);
+    using operands = halves<T>;
+    using layout = attention_shared<2, operands, D, MT, BM>;
+    constexpr int BK = layout::BM, PITCH = tile_pitch(D);
     static_assert(BM % NS == 0 && NS % 16 == 0, "");
     extern __shared__ __align__(16) unsigned char shared[];
     T *tile_k = reinterpret_cast<T *>(shared);                             // [BK, D]
     T *tile_v = tile_k + BK * PITCH;                                       // [BK, D]
-    T *tile_qdy = reinterpret_cast<T *>(shared + 2 * layout::ROWS);        // 2 × (q [BM, D], dy [BM, D])
+    T *tile_qdy = reinterpret_cast<T *>(shared + layout::ROWS);            // 2 × (q [BM, D], dy [BM, D])
     float *stats = reinterpret_cast<float *>(shared + layout::STATS);      // 2 × (lse [BM], Δ [BM])
     uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BM, BK]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -64,9 +56,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
 
     const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
     const int key0 = warp * 16 * MT;                                         // of this warp, in the block
-    const T *my_k = tile_k + key0 * PITCH, *my_v = tile_v + key0 * PITCH;
     constexpr bool KEEP = MT == 1 && D <= 64; // registers to spare for the keys and values
-    uint32_t kept_k[KEEP ? D / 16 : 1][4], kept_v[KEEP ? D / 16 : 1][4];
+    typename operands::template own_rows<D, MT, BK, KEEP> my_k(tile_k + key0 * PITCH), my_v(tile_v + key0 * PITCH);
     bool fresh = true;
     float dk[MT][D / 8][4] = {}, dv[MT][D / 8][4] = {};
 
@@ -81,14 +72,11 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
         if (n + 1 < group * tiles)
             load_queries(n + 1, stage ^ 1);
         copies_commit();
-        if (KEEP && fresh) {
-#pragma unroll
-            for (int kk = 0; kk < D / 16; kk++) {
-                load_a<T, D>(kept_k[KEEP ? kk : 0], my_k + kk * 16);
-                load_a<T, D>(kept_v[KEEP ? kk : 0], my_v + kk * 16);
-            }
-            fresh = false;
+        if (fresh) {
+            my_k.keep();
+            my_v.keep();
         }
+        fresh = false;
 #pragma unroll 1
         for (int part = 0; part < BM; part += NS) {
             const int i0 = tile_i0 + part;
@@ -97,26 +85,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
             const T *tile_q = tile_qdy + (stage * 2 * BM + part) * PITCH, *tile_dy = tile_q + BM * PITCH;
             const float *lse = stats + stage * 2 * BM + part, *delta = lse + BM;
             float x[MT][NS / 8][4] = {}; // scores, then p, then dS: [keys, queries]
-#pragma unroll
-            for (int kk = 0; kk < D / 16; kk++) {
-                uint32_t fk[MT][4];
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++)
-                    if (KEEP)
-                        copy_operand(fk[mt], kept_k[KEEP ? kk : 0]);
-                    else
-                        load_a<T, D>(fk[mt], my_k + mt * 16 * PITCH + kk * 16);
-#pragma unroll
-                for (int m = 0; m < NS / 16; m++) {
-                    uint32_t fq[4];
-                    load_b_rows<T, D>(fq, tile_q + m * 16 * PITCH + kk * 16);
-#pragma unroll
-                    for (int mt = 0; mt < MT; mt++) {
-                        multiply<T>(x[mt][2 * m], fk[mt], fq[0], fq[1]);
-                        multiply<T>(x[mt][2 * m + 1], fk[mt], fq[2], fq[3]);
-                    }
-                }
-            }
+            my_k.add_scores(x, tile_q);
             const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
             float derivative[LIMITED ? MT : 1][NS / 8][4]; // the cap's derivative
 #pragma unroll
@@ -179,26 +148,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                 }
             }
             float dp[MT][NS / 8][4] = {}; // v·dy: [keys, queries]
-#pragma unroll
-            for (int kk = 0; kk < D / 16; kk++) {
-                uint32_t fv[MT][4];
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++)
-                    if (KEEP)
-                        copy_operand(fv[mt], kept_v[KEEP ? kk : 0]);
-                    else
-                        load_a<T, D>(fv[mt], my_v + mt * 16 * PITCH + kk * 16);
-#pragma unroll
-                for (int m = 0; m < NS / 16; m++) {
-                    uint32_t fdy[4];
-                    load_b_rows<T, D>(fdy, tile_dy + m * 16 * PITCH + kk * 16);
-#pragma unroll
-                    for (int mt = 0; mt < MT; mt++) {
-                        multiply<T>(dp[mt][2 * m], fv[mt], fdy[0], fdy[1]);
-                        multiply<T>(dp[mt][2 * m + 1], fv[mt], fdy[2], fdy[3]);
-                    }
-                }
-            }
+            my_v.add_scores(dp, tile_dy);
 #pragma unroll
             for (int m = 0; m < NS / 8; m++)
 #pragma unroll
@@ -218,23 +168,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
                                 x[mt][m][e] = 0;
                         }
                 }
-#pragma unroll
-            for (int kk = 0; kk < NS / 16; kk++) {
-                uint32_t ds[MT][4];
-#pragma unroll
-                for (int mt = 0; mt < MT; mt++)
-                    to_a<T>(ds[mt], x[mt][2 * kk], x[mt][2 * kk + 1]);
-#pragma unroll
-                for (int d = 0; d < D / 16; d++) {
-                    uint32_t fq[4];
-                    load_b_columns<T, D>(fq, tile_q + kk * 16 * PITCH + d * 16);
-#pragma unroll
-                    for (int mt = 0; mt < MT; mt++) {
-                        multiply<T>(dk[mt][2 * d], ds[mt], fq[0], fq[1]);
-                        multiply<T>(dk[mt][2 * d + 1], ds[mt], fq[2], fq[3]);
-                    }
-                }
-            }
+            operands::template add_columns<D, MT, NS>(dk, x, tile_q);
         }
     }
     float factor[MT][2];
@@ -250,12 +184,13 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     store_rows<T, D, MT>(static_cast<T *>(a.dv) + at, a.kv_row, count, a.width, tile_v + key0 * PITCH, dv, factor);
 }
 
-template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS> struct dkv_pass : dkv_shared<D, MT, BM> {
+template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS>
+struct dkv_pass : attention_shared<2, halves<T>, D, MT, BM> {
     static const void *kernel() {
         return reinterpret_cast<const void *>(attention_dkv<T, DROP, LIMITED, D, MT, BM, NS>);
     }
     static unsigned grid(const mz_cu_attention &a) {
-        constexpr int BK = dkv_shared<D, MT, BM>::BK;
+        constexpr int BK = 16 * MT * WARPS;
         return static_cast<unsigned>((a.length + BK - 1) / BK * a.batch * a.kv_heads);
     }
 };

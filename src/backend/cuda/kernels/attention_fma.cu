@@ -1,6 +1,6 @@
 // Computes attention in FP32 arithmetic, causal or not, over any number of keys: for FP32 and TF32 (operands rounded
 // where they are loaded), and for the widths and storages that the tensor-core kernels do not take. The same algorithm
-// and the same two backward passes (attention_forward.cu, attention_dq.cu, attention_dkv.cu), in fused multiply-adds.
+// and the same two backward passes (attention_queries.cuh, attention_dkv.cu), in fused multiply-adds.
 //
 // A block's 128 threads are 16 × 8: thread (ty, tx) owns rows ty + 16i and columns tx + 8j of a tile of scores, and
 // columns 4tx + 32c … 4tx + 32c + 3 of the results. Tiles lie in shared memory as FP32 rows of D + 4, so that eight

@@ -202,4 +202,194 @@ __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &ru
     }
 }
 
+// --- tiles in shared memory ----------------------------------------------------------------------------------------
+// Bytes of a pass: forward (0), and backward's two (1, 2). BN: keys (queries in the last pass) of a tile.
+template <int PASS, class OPERANDS, int D, int MT, int BN> struct attention_shared {
+    static constexpr int BM = 16 * MT * WARPS, ELEMENT = static_cast<int>(sizeof(typename OPERANDS::element));
+    static constexpr int ROWS = (PASS == 0 ? 1 : 2) * OPERANDS::size(BM, D) * ELEMENT; // what the block owns
+    static constexpr int ARRIVING = OPERANDS::arriving_bytes(BN, D); // two tiles as they come, if not where they stay
+    static constexpr int TILES = (ARRIVING > 0 ? 2 : 4) * OPERANDS::size(BN, D) * ELEMENT; // two, and the next two
+    static constexpr int STATS = ROWS + TILES + ARRIVING;
+    static constexpr int TOTAL = STATS + (PASS == 0 ? 0 : PASS == 1 ? BM * 4 : 4 * BN * 4);
+    static constexpr int MASK = PASS == 2 ? BN * mask_words(BM) : BM * mask_words(BN); // words
+    static constexpr int WITH_MASK = TOTAL + 2 * 4 * MASK;
+};
+
+// The two tiles of a step: where they arrive, and where they are multiplied from. By turns two places, or one from
+// which they are split to another.
+template <class OPERANDS, class LAYOUT, int BN, int D> struct tile_pair {
+    typedef typename OPERANDS::element element;
+    typedef typename OPERANDS::stored stored;
+    static constexpr bool SPLIT = LAYOUT::ARRIVING > 0;
+    element *tiles;
+    stored *arriving;
+    __device__ __forceinline__ explicit tile_pair(unsigned char *shared)
+        : tiles(reinterpret_cast<element *>(shared + LAYOUT::ROWS)),
+          arriving(reinterpret_cast<stored *>(shared + LAYOUT::ROWS + (SPLIT ? LAYOUT::TILES : 0))) {}
+    __device__ __forceinline__ stored *place(int stage) const {
+        return arriving + (SPLIT ? 0 : stage * 2 * BN * OPERANDS::stored_pitch(D));
+    }
+    __device__ __forceinline__ stored *second_place(int stage) const {
+        return place(stage) + BN * OPERANDS::stored_pitch(D);
+    }
+    __device__ __forceinline__ void arrived() const { // all threads; the place is free for the next two
+        if constexpr (SPLIT) {
+            for (int i = 0; i < 2; i++)
+                OPERANDS::template load_own<BN, D>(tiles + i * OPERANDS::size(BN, D),
+                                                   arriving + i * BN * OPERANDS::stored_pitch(D),
+                                                   OPERANDS::stored_pitch(D), BN, D);
+            __syncthreads();
+        }
+    }
+    __device__ __forceinline__ const element *first(int stage) const {
+        return tiles + (SPLIT ? 0 : stage * 2 * OPERANDS::size(BN, D));
+    }
+    __device__ __forceinline__ const element *second(int stage) const { return first(stage) + OPERANDS::size(BN, D); }
+};
+
+// Whether there is dropout: never, always, or where p is not 0.
+enum { DROP_NEVER, DROP_ALWAYS, DROP_ASKED };
+template <int DROP> __device__ __forceinline__ bool drops(const mz_cu_attention &a) {
+    return DROP == DROP_ALWAYS || (DROP == DROP_ASKED && a.p > 0);
+}
+
+// --- operands of 16 bits, as they are stored -----------------------------------------------------------------------
+template <typename T> struct halves {
+    typedef T element; // of tiles
+    typedef T stored;
+    static constexpr __host__ __device__ int pitch(int d) { return tile_pitch(d); }
+    static constexpr __host__ __device__ int stored_pitch(int d) { return tile_pitch(d); }
+    static constexpr __host__ __device__ int size(int rows, int d) { return rows * tile_pitch(d); } // elements
+    static constexpr __host__ __device__ int arriving_bytes(int, int) { return 0; }
+    static constexpr bool FUSED = false;
+    static constexpr int resident(int d, int mt) { return mt == 1 && d <= 64 ? 3 : 2; }
+
+    template <int ROWS, int D>
+    static __device__ __forceinline__ void load(T *tile, const T *from, long long stride, int count, int width) {
+        load_tile<T, ROWS, D>(tile, from, stride, count, width);
+    }
+    template <int ROWS, int D>
+    static __device__ __forceinline__ void load_own(T *tile, const T *from, long long stride, int count, int width) {
+        load_tile<T, ROWS, D>(tile, from, stride, count, width);
+    }
+
+    // A warp's 16·MT rows of [BM, D]; KEEP: in registers from keep() on.
+    template <int D, int MT, int BM, bool KEEP> struct own_rows {
+        const T *rows;
+        uint32_t kept[KEEP ? D / 16 : 1][4];
+        __device__ __forceinline__ explicit own_rows(const T *from) : rows(from) {}
+        __device__ __forceinline__ void keep() {
+            if constexpr (KEEP)
+#pragma unroll
+                for (int kk = 0; kk < D / 16; kk++)
+                    load_a<T, D>(kept[kk], rows + kk * 16);
+        }
+        __device__ __forceinline__ void operand(uint32_t (&a)[4], int mt, int kk) const {
+            if constexpr (KEEP)
+                copy_operand(a, kept[kk]);
+            else
+                load_a<T, D>(a, rows + mt * 16 * tile_pitch(D) + kk * 16);
+        }
+        // x [16·MT, N] += rows · tileᵀ
+        template <int N> __device__ __forceinline__ void add_scores(float (&x)[MT][N][4], const T *tile) const {
+#pragma unroll
+            for (int kk = 0; kk < D / 16; kk++) {
+                uint32_t a[MT][4];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++)
+                    operand(a[mt], mt, kk);
+#pragma unroll
+                for (int n = 0; n < N / 2; n++) {
+                    uint32_t b[4];
+                    load_b_rows<T, D>(b, tile + n * 16 * tile_pitch(D) + kk * 16);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++) {
+                        multiply<T>(x[mt][2 * n], a[mt], b[0], b[1]);
+                        multiply<T>(x[mt][2 * n + 1], a[mt], b[2], b[3]);
+                    }
+                }
+            }
+        }
+        // The same, and y += other's rows · another tileᵀ, by turns.
+        template <int N>
+        __device__ __forceinline__ void add_two_scores(float (&x)[MT][N][4], const T *tile, const own_rows &other,
+                                                       float (&y)[MT][N][4], const T *other_tile) const {
+#pragma unroll
+            for (int kk = 0; kk < D / 16; kk++) {
+                uint32_t a[MT][4], c[MT][4];
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    operand(a[mt], mt, kk);
+                    other.operand(c[mt], mt, kk);
+                }
+#pragma unroll
+                for (int n = 0; n < N / 2; n++) {
+                    uint32_t b[4], d[4];
+                    load_b_rows<T, D>(b, tile + n * 16 * tile_pitch(D) + kk * 16);
+                    load_b_rows<T, D>(d, other_tile + n * 16 * tile_pitch(D) + kk * 16);
+#pragma unroll
+                    for (int mt = 0; mt < MT; mt++) {
+                        multiply<T>(x[mt][2 * n], a[mt], b[0], b[1]);
+                        multiply<T>(x[mt][2 * n + 1], a[mt], b[2], b[3]);
+                        multiply<T>(y[mt][2 * n], c[mt], d[0], d[1]);
+                        multiply<T>(y[mt][2 * n + 1], c[mt], d[2], d[3]);
+                    }
+                }
+            }
+        }
+    };
+
+    // o [16·MT rows, D] += p [16·MT, N] · tile [N, D]
+    template <int D, int MT, int N>
+    static __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
+                                                       const T *tile) {
+#pragma unroll
+        for (int kk = 0; kk < N / 16; kk++) {
+            uint32_t a[MT][4];
+#pragma unroll
+            for (int mt = 0; mt < MT; mt++)
+                to_a<T>(a[mt], p[mt][2 * kk], p[mt][2 * kk + 1]);
+#pragma unroll
+            for (int n = 0; n < D / 16; n++) {
+                uint32_t b[4];
+                load_b_columns<T, D>(b, tile + kk * 16 * tile_pitch(D) + n * 16);
+#pragma unroll
+                for (int mt = 0; mt < MT; mt++) {
+                    multiply<T>(o[mt][2 * n], a[mt], b[0], b[1]);
+                    multiply<T>(o[mt][2 * n + 1], a[mt], b[2], b[3]);
+                }
+            }
+        }
+    }
+    template <int D, int MT>
+    static __device__ __forceinline__ void store(T *to, long long stride, int count, int width, T *tile,
+                                                 const float (&x)[MT][D / 8][4], const float (&factor)[MT][2]) {
+        store_rows<T, D, MT>(to, stride, count, width, tile, x, factor);
+    }
+    // Δ of a warp's rows, into shared and global memory: eight threads a row.
+    template <int ROWS>
+    static __device__ __forceinline__ void row_products(const T *dy, const T *y, long long stride, int count, int width,
+                                                        float *delta, float *to) {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        for (int row = lane >> 3; row < ROWS; row += 4) {
+            float sum = 0;
+            for (int c = (lane & 7) * 8; c < width && row < count; c += 64) {
+                T one[8], two[8];
+                *reinterpret_cast<uint4 *>(one) = *reinterpret_cast<const uint4 *>(dy + row * stride + c);
+                *reinterpret_cast<uint4 *>(two) = *reinterpret_cast<const uint4 *>(y + row * stride + c);
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    sum = fmaf(static_cast<float>(one[e]), static_cast<float>(two[e]), sum);
+            }
+            for (int step = 4; step > 0; step >>= 1)
+                sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if ((lane & 7) == 0) {
+                delta[row] = sum;
+                if (row < count)
+                    to[row] = sum;
+            }
+        }
+    }
+};
+
 #endif

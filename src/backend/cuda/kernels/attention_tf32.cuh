@@ -18,18 +18,8 @@ constexpr __host__ __device__ int float_pitch(int d) {
     return d + 4;
 }
 
-template <int KIND> struct tile_of {
-    typedef float element;
-    static constexpr __host__ __device__ int size(int rows, int d) { return rows * float_pitch(d); } // elements
-};
-template <> struct tile_of<OF_STORED_PARTS> {
-    typedef __nv_bfloat16 element;
-    static constexpr __host__ __device__ int size(int rows, int d) { return 3 * rows * tile_pitch(d); }
-};
-// Returns elements from a row to the next.
-constexpr __host__ __device__ int pitch_of(int kind, int d) {
-    return kind == OF_STORED_PARTS ? tile_pitch(d) : float_pitch(d);
-}
+template <int KIND> struct tile_element { typedef float type; };
+template <> struct tile_element<OF_STORED_PARTS> { typedef __nv_bfloat16 type; };
 
 // Rows [0, count) of `width` floats, a multiple of 4; the rest of the tile becomes 0.
 template <int ROWS, int D>
@@ -141,8 +131,8 @@ __device__ __forceinline__ void add_stored_columns(float (&o)[MT][D / 8][4], con
 
 // x [16·MT rows, N] += rows · tileᵀ, rows [16·MT, D] and tile [N, D] in shared memory.
 template <int KIND, int D, int MT, int N, int ROWS>
-__device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const typename tile_of<KIND>::element *rows,
-                                           const typename tile_of<KIND>::element *tile) {
+__device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const typename tile_element<KIND>::type *rows,
+                                           const typename tile_element<KIND>::type *tile) {
     if constexpr (KIND == OF_STORED_PARTS) {
         add_stored_scores<D, MT, N, ROWS>(x, rows, tile);
     } else {
@@ -178,7 +168,7 @@ __device__ __forceinline__ void add_scores(float (&x)[MT][N / 8][4], const typen
 // thread's are eight neighbours, 32i + 8t … 32i + 8t + 7.
 template <int KIND, int D, int MT, int N>
 __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
-                                            const typename tile_of<KIND>::element *tile) {
+                                            const typename tile_element<KIND>::type *tile) {
     if constexpr (KIND == OF_STORED_PARTS) {
         add_stored_columns<D, MT, N>(o, p, tile);
     } else {
@@ -245,5 +235,81 @@ __device__ __forceinline__ void store_floats(float *to, long long stride, int co
                 }
         }
 }
+
+// --- operands of FP32 storage --------------------------------------------------------------------------------------
+template <int KIND> struct floats {
+    typedef typename tile_element<KIND>::type element; // of tiles
+    typedef float stored;
+    static constexpr bool SPLIT = KIND == OF_STORED_PARTS;
+    static constexpr __host__ __device__ int pitch(int d) { return SPLIT ? tile_pitch(d) : float_pitch(d); }
+    static constexpr __host__ __device__ int stored_pitch(int d) { return float_pitch(d); }
+    static constexpr __host__ __device__ int size(int rows, int d) { return (SPLIT ? 3 : 1) * rows * pitch(d); }
+    static constexpr __host__ __device__ int arriving_bytes(int rows, int d) {
+        return SPLIT ? 2 * rows * float_pitch(d) * 4 : 0;
+    }
+    // A product's sum is added to o·shrink in one rounding, which a branch between the two would make two.
+    static constexpr bool FUSED = true;
+    static constexpr int resident(int, int) { return 2; }
+
+    template <int ROWS, int D>
+    static __device__ __forceinline__ void load(float *tile, const float *from, long long stride, int count,
+                                                int width) {
+        load_floats<ROWS, D>(tile, from, stride, count, width);
+    }
+    template <int ROWS, int D>
+    static __device__ __forceinline__ void load_own(element *tile, const float *from, long long stride, int count,
+                                                    int width) {
+        if constexpr (SPLIT)
+            store_parts<ROWS, D>(tile, from, stride, count, width);
+        else
+            load_floats<ROWS, D>(tile, from, stride, count, width);
+    }
+
+    // A warp's 16·MT rows of [BM, D]; none of them are kept in registers.
+    template <int D, int MT, int BM, bool> struct own_rows {
+        const element *rows;
+        __device__ __forceinline__ explicit own_rows(const element *from) : rows(from) {}
+        __device__ __forceinline__ void keep() {}
+        template <int N> __device__ __forceinline__ void add_scores(float (&x)[MT][N][4], const element *tile) const {
+            ::add_scores<KIND, D, MT, 8 * N, BM>(x, rows, tile);
+        }
+        template <int N>
+        __device__ __forceinline__ void add_two_scores(float (&x)[MT][N][4], const element *tile, const own_rows &other,
+                                                       float (&y)[MT][N][4], const element *other_tile) const {
+            add_scores(x, tile);
+            other.add_scores(y, other_tile);
+        }
+    };
+    template <int D, int MT, int N>
+    static __device__ __forceinline__ void add_columns(float (&o)[MT][D / 8][4], const float (&p)[MT][N / 8][4],
+                                                       const element *tile) {
+        ::add_columns<KIND, D, MT, N>(o, p, tile);
+    }
+    template <int D, int MT>
+    static __device__ __forceinline__ void store(float *to, long long stride, int count, int width, element *,
+                                                 const float (&x)[MT][D / 8][4], const float (&factor)[MT][2]) {
+        store_floats<KIND, D, MT>(to, stride, count, width, x, factor);
+    }
+    // Δ of a warp's rows, into shared and global memory: eight threads a row.
+    template <int ROWS>
+    static __device__ __forceinline__ void row_products(const float *dy, const float *y, long long stride, int count,
+                                                        int width, float *delta, float *to) {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        for (int row = lane >> 3; row < ROWS; row += 4) {
+            float sum = 0;
+            for (int c = (lane & 7) * 4; c < width && row < count; c += 32) {
+                float4 one = read_four(dy + row * stride + c), two = read_four(y + row * stride + c);
+                sum += one.x * two.x + one.y * two.y + one.z * two.z + one.w * two.w;
+            }
+            for (int step = 4; step > 0; step >>= 1)
+                sum += __shfl_xor_sync(0xffffffffu, sum, step);
+            if ((lane & 7) == 0) {
+                delta[row] = sum;
+                if (row < count)
+                    to[row] = sum;
+            }
+        }
+    }
+};
 
 #endif

@@ -1,5 +1,5 @@
-// Computes attention backward for Hopper (attention_wgmma.cuh), the first of two passes: Δ and dq. attention_dq.cu has
-// the formulas.
+// Computes attention backward for Hopper (attention_wgmma.cuh), the first of two passes: Δ and dq.
+// attention_queries.cuh has the formulas.
 #include "attention_wgmma.cuh"
 
 namespace {
