@@ -107,6 +107,11 @@ picky) exit $((WORLD_SIZE == 1 ? 0 : WORLD_SIZE)) ;; # two ranks refuse, three f
 refuses) exit 2 ;;
 ignores) trap '' HUP INT TERM && exec sleep 60 ;;
 waits) for ((i = 0; i < 300; i++)); do sleep 0.1; done ;;
+notes)
+    for one in USR1 USR2 XCPU HUP; do trap "echo $one >>got" $one; done
+    touch ready
+    for ((i = 0; i < 300; i++)); do [[ -e enough ]] && exit 3 || sleep 0.1; done
+    ;;
 esac
 END
 chmod +x other
@@ -131,6 +136,29 @@ for delay in 0.01 0.02 0.03 0.05 0.1 1; do # one that comes while the ranks are 
     code=$?
     [[ $code -eq 130 || $code -eq 143 && $delay != 1 ]] || fail "SIGTERM after $delay s: exit code $code, not 130"
 done
+# Signals for a checkpoint all arrive, also three at once, and a rank that fails after them is started again; under nohup a hangup is none.
+ready() { for ((i = 0; i < 100; i++)); do [[ -e ready ]] && break || sleep 0.1; done; }
+rm attempts
+"$MEZZO" launch -n 1 --restarts 1 -- notes >"$OUT" 2>"$ERR" &
+job=$!
+ready
+kill -XCPU $job && kill -USR2 $job && kill -USR1 $job
+for ((i = 0; i < 100; i++)); do [[ $(sort -u got 2>/dev/null | wc -l) -eq 3 ]] && break || sleep 0.1; done
+touch enough
+wait $job
+code=$?
+[[ $(sort got | tr '\n' ' ') == "USR1 USR2 XCPU " ]] || fail "not each signal once: $(cat got)"
+[[ $code -eq 3 && $(wc -l <attempts) -eq 2 ]] || fail "exit code $code after $(wc -l <attempts) attempts, not 3 after two"
+rm ready enough got
+(trap '' HUP && exec "$MEZZO" launch -n 1 -- notes) >"$OUT" 2>"$ERR" &
+job=$!
+ready
+kill -HUP $job && kill -USR1 $job
+for ((i = 0; i < 100; i++)); do [[ -e got ]] && break || sleep 0.1; done
+touch enough
+wait $job
+code=$?
+[[ $code -eq 3 && $(cat got) == USR1 ]] || fail "exit code $code, and of signals $(cat got)"
 "$MEZZO" launch -n 2 -- ignores >"$OUT" 2>"$ERR" &
 job=$!
 sleep 1

@@ -38,28 +38,37 @@ typedef struct job {
     const mz_launch_link *link; // for CPU ranks: the link that gives their MPI the ranks
     char name[64], secret[128];
     int listener, port, tell[2];
-    int passed;    // value of asked_times that was passed to the ranks
     int first_bad; // the rank that first ended with an error; -1
     double bad_at;
     char line[600]; // the report of the ranks
 } job;
 
 // --- signals -------------------------------------------------------------------------------------------------------
-static volatile sig_atomic_t asked; // the last signal to pass on
-static volatile sig_atomic_t asked_times;
+// Signals that are passed on to the ranks: the first ENDING ask for the end, the others for a checkpoint.
+enum { ENDING = 4 };
+static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGPWR, SIGUSR1, SIGUSR2, SIGXCPU};
+static volatile sig_atomic_t came[MZ_COUNT(passed_on)]; // how often
+static int passed[MZ_COUNT(passed_on)];                 // how many of these the ranks have got
 
 static void on_signal(int number) {
-    asked = number;
-    asked_times++;
+    for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
+        came[i] += passed_on[i] == number;
 }
 
-static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+static bool asked_to_end(void) {
+    int times = 0;
+    for (int i = 0; i < ENDING; i++)
+        times += came[i];
+    return times > 0;
+}
 
+// A hangup that this process ignores, as under nohup, is ignored by the ranks too.
 static void catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
-        sigaction(passed_on[i], &action, NULL);
+        if (passed_on[i] != SIGHUP || signal(SIGHUP, SIG_IGN) != SIG_IGN)
+            sigaction(passed_on[i], &action, NULL);
 }
 
 // Blocks the signals (SIG_BLOCK) or delivers them (SIG_UNBLOCK). A new rank must not receive one with this process's
@@ -204,7 +213,8 @@ static const char *program(void) {
 _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char **words, char **environment) {
     const char *what = program();
     for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
-        signal(passed_on[i], SIG_DFL);
+        if (signal(passed_on[i], SIG_DFL) == SIG_IGN)
+            signal(passed_on[i], SIG_IGN);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
     setpgid(0, 0);
@@ -350,10 +360,9 @@ static void wait_for_all(job *j) {
         if (poll(&p, 1, TICK_MS) > 0)
             hear(j);
         reap(j);
-        if (asked_times != j->passed) { // also for one that came while the ranks were started
-            j->passed = asked_times;
-            send_all(j, asked);
-        }
+        for (size_t i = 0; i < MZ_COUNT(passed_on); i++) // also for those that came while the ranks were started
+            for (; passed[i] != came[i]; passed[i]++)
+                send_all(j, passed_on[i]);
         if (j->first_bad < 0)
             continue;
         const bool interrupted = code_of(j->ranks[j->first_bad].status) == CLI_INTERRUPTED;
@@ -514,7 +523,7 @@ static int run_with_restarts(job *j, int restarts, int least) {
             cli_wrong("the same with %d rank%s", j->n, j->n == 1 ? "" : "s");
             code = run_once(j, attempt++, true);
         }
-        if (code != CLI_FAILED || asked_times > 0)
+        if (code != CLI_FAILED || asked_to_end())
             return code;
     }
     return code;
