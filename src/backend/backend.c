@@ -211,22 +211,20 @@ static mz_takes takes_of(const mezzo_device *device, const mz_kernel *kernel) {
     return device->backend->takes != NULL ? device->backend->takes(kernel) : usual;
 }
 
-const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op) {
-    size_t n = 0;
-    const mz_kernel *const *kernels = device->backend->kernels(device, op, &n);
-    for (size_t i = 0; i < n; i++)
-        if (takes_of(device, kernels[i]).extras)
-            return kernels[i];
-    return NULL;
+static bool serves_posts(mz_takes takes, uint64_t posts) {
+    for (mz_post p = 0; p < MZ_POST_COUNT; p++)
+        if (posts & MZ_POST_BIT(p) && (takes.refuses & MZ_POST_BIT(p) || (mz_post_table[p].offered && !takes.extras)))
+            return false;
+    return true;
 }
 
-bool mz_takes_post_op(const mezzo_device *device, mz_op op, mz_post post) {
+const mz_kernel *mz_post_kernel(const mezzo_device *device, mz_op op, mz_post post) {
     size_t n = 0;
     const mz_kernel *const *kernels = device->backend->kernels(device, op, &n);
-    for (size_t i = 0; i < n; i++)
-        if ((takes_of(device, kernels[i]).refuses & MZ_POST_BIT(post)) == 0)
-            return true;
-    return n == 0;
+    for (size_t i = 0; i < n && post < MZ_POST_COUNT; i++)
+        if (serves_posts(takes_of(device, kernels[i]), MZ_POST_BIT(post)))
+            return kernels[i];
+    return NULL;
 }
 
 static uint64_t posts_of(const mz_call *call) {
@@ -238,20 +236,15 @@ static uint64_t posts_of(const mz_call *call) {
     return mz_posts_of(call->op, &call->attrs, in, out);
 }
 
-// Refuses a format, a scale, a post-op or an extra slot that the kernel does not declare, so that no kernel mistakes it
-// for another.
+// Refuses a format, a scale or a post-op that the kernel does not declare, so that no kernel mistakes it for another.
 static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     const mz_takes takes = takes_of(device, kernel);
-    if ((takes.refuses & posts_of(call)) != 0)
+    if (!serves_posts(takes, posts_of(call)))
         return "it does not serve such a post-op";
     for (int i = 0; i < call->n_in + call->n_out; i++) {
-        const bool output = i >= call->n_in;
-        const int slot = output ? i - call->n_in : i;
-        const mz_tensor *t = output ? &call->out[slot] : &call->in[slot];
+        const mz_tensor *t = i < call->n_in ? &call->in[i] : &call->out[i - call->n_in];
         if (!mz_present(t))
             continue;
-        if (!takes.extras && mz_op_slot(call->op, output, slot).is & MZ_SLOT_EXTRA)
-            return "it does not serve such an extra tensor";
         if ((takes.dtypes & MZ_BIT(t->dtype)) == 0)
             return "its formats are fp32, bf16, fp16 and integers";
         if ((takes.scalings & MZ_BIT(t->scaling)) == 0)

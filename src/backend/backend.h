@@ -66,7 +66,7 @@ struct mz_kernel {
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
     bool blocks;      // rounds its operands to blocks where attrs.blocks says so
-    bool extras;      // serves the slots of its op that ops.def calls extra
+    bool extras;      // serves post-ops that only kernels serve which say so (.offered in post.def)
     uint64_t refuses; // post-ops of its op that it does not serve (graph/post.h)
 } mz_takes;
 #define MZ_BIT(index) (UINT32_C(1) << (index))
@@ -220,10 +220,8 @@ void mz_call_over_padding(mz_call *call);
 // Prepares the first kernel of the backend's list that can serve the call; MEZZO_VERBOSE=dispatch logs the choice and
 // each refusal. UNSUPPORTED lists the reasons. The caller owns *out and frees it before the device is closed.
 mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out);
-// Returns whether a kernel of the op's list serves the post-op.
-bool mz_takes_post_op(const mezzo_device *device, mz_op op, mz_post post);
-// Returns the first kernel of an op's list that serves its extra slots; NULL: none does.
-const mz_kernel *mz_extra_kernel(const mezzo_device *device, mz_op op);
+// Returns the first kernel of an op's list that serves the post-op; NULL: none does.
+const mz_kernel *mz_post_kernel(const mezzo_device *device, mz_op op, mz_post post);
 // Prepares one kernel and returns NULL, or returns its reason and leaves *out empty.
 const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, mz_prepared *out);
 void mz_prepared_free(mz_prepared *prepared); // leaves it empty; an empty one is allowed

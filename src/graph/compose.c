@@ -75,9 +75,8 @@ static mezzo_status compose_gradient(mz_composition *c, const mezzo_graph *g, co
     const mz_op_info *info = &mz_op_table[node->op];
     int wanted[MZ_MAX_OUT], gradient[MZ_MAX_OUT], n = 0, slot[MZ_MAX_OUT];
     c->op = info->gradient_of;
-    const int sums = MZ_OUT(linear_dx, dbias); // its dbias has column sums of dx, which are not the gradient of
-                                               // forward's bias
-    const bool is_fused = node->op == MZ_OP_linear_dx && mz_node_out(node, sums) >= 0;
+    const mz_post sums = mz_post_find(node->op, MZ_POST_SUMS); // of dx, not the gradient of a bias that forward has
+    const bool is_fused = sums < MZ_POST_COUNT && (mz_node_posts(node) & MZ_POST_BIT(sums)) != 0;
     bool serves = !is_fused && forward_inputs(c, g, node, out);
     if (serves) {
         const mezzo_value dy = source(c, g, "dy", node->in[0]);

@@ -106,6 +106,9 @@ static mz_act act_of(const mz_post_info *row, const mz_node *n) {
 
 static bool is_of_kind(fuse *f, const mz_post_info *row, const mz_node *n) {
     switch (row->kind) {
+    case MZ_POST_ACT_OUT:
+    case MZ_POST_STORE:
+        return false;
     case MZ_POST_CAST:
         return folds(f, n) && wider(value(f, n->in[0])->dtype, value(f, n->out[0])->dtype);
     case MZ_POST_ADD:
@@ -117,14 +120,9 @@ static bool is_of_kind(fuse *f, const mz_post_info *row, const mz_node *n) {
     }
 }
 
-// Readers of v stand after its maker.
-static size_t after_maker(fuse *f, int v) {
-    const int maker = value(f, v)->producer;
-    return maker >= 0 ? (size_t)maker + 1 : 0;
-}
-
 static size_t first_reader(fuse *f, int v) {
-    for (size_t i = after_maker(f, v); i < f->g->n_nodes; ++i)
+    const int maker = value(f, v)->producer;
+    for (size_t i = maker >= 0 ? (size_t)maker + 1 : 0; i < f->g->n_nodes; ++i)
         for (int k = 0; !f->dead[i] && k < f->g->nodes[i].n_in; ++k)
             if (f->g->nodes[i].in[k] == v)
                 return i;
@@ -281,97 +279,6 @@ static void try_row(fuse *f, const mz_post_info *row) {
     }
 }
 
-// Moves node `from` after the later node `to`.
-static void move_after(fuse *f, size_t from, size_t to) {
-    mz_node *nodes = f->g->nodes, moved = nodes[from];
-    const bool dead = f->dead[from];
-    memmove(&nodes[from], &nodes[from + 1], (to - from) * sizeof *nodes);
-    memmove(&f->dead[from], &f->dead[from + 1], (to - from) * sizeof *f->dead);
-    nodes[to] = moved;
-    f->dead[to] = dead;
-    for (size_t i = from; i <= to; ++i)
-        for (int k = 0; k < nodes[i].n_out && !f->dead[i]; ++k)
-            if (nodes[i].out[k] >= 0)
-                set_output(f, &nodes[i], k, nodes[i].out[k]);
-}
-
-// The node is a product of a weight's gradient that may run later: no node up to `to` writes its memory.
-static bool can_be_later(fuse *f, size_t from, size_t to) {
-    const mz_node *n = &f->g->nodes[from];
-    if (n->op != MZ_OP_linear_dw && n->op != MZ_OP_grouped_linear_dw)
-        return false;
-    for (int k = 0; k < n->n_out; ++k)
-        if (n->out[k] >= 0 && value(f, n->out[k])->kind != MZ_VALUE_GRAD)
-            return false;
-    for (size_t i = from + 1; i <= to; ++i)
-        for (int k = 0; k < f->g->nodes[i].n_out && !f->dead[i]; ++k)
-            if (f->g->nodes[i].out[k] >= 0 && f->g->nodes[i].out[k] == n->out[0])
-                return false;
-    return true;
-}
-
-// The first node before `to` that reads v. The search goes backward, because backward's nodes are at the end.
-static size_t first_of_readers(fuse *f, int v, size_t to) {
-    size_t first = to;
-    int left = uses_of(f, v);
-    for (size_t i = to; i-- > 0 && left > 0;)
-        for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k)
-            if (f->g->nodes[i].in[k] == v) {
-                first = i;
-                --left;
-            }
-    return first;
-}
-
-// All readers of v may stand after node `to`; with `moves` they are moved there. A node that moves leaves its index to
-// the next one.
-static bool readers_after(fuse *f, int v, size_t to, bool moves) {
-    for (size_t i = first_of_readers(f, v, to); i < to;) {
-        bool reads = false;
-        for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k)
-            reads = reads || f->g->nodes[i].in[k] == v;
-        if (reads && !moves && !can_be_later(f, i, to))
-            return false;
-        if (reads && moves)
-            move_after(f, i, to--);
-        else
-            ++i;
-    }
-    return true;
-}
-
-// The quantize of act(preact) with a tensor's scale whose columnwise data only backward reads; NULL: none.
-static mz_node *quantizer_of(fuse *f, int preact, mz_act act, size_t until) {
-    for (size_t i = after_maker(f, preact); i < until; ++i) {
-        mz_node *n = &f->g->nodes[i];
-        const int columnwise = MZ_OUT(quantize, columnwise);
-        if (!f->dead[i] && n->op == MZ_OP_quantize && n->attrs.act == act && n->n_in == 1 && n->in[0] == preact &&
-            mz_node_out(n, columnwise) >= 0 && mz_graph_entry(f->g, n) >= 0 && uses_of(f, n->out[columnwise]) > 0 &&
-            !value(f, n->out[columnwise])->keep && mz_node_out(n, MZ_OUT(quantize, dbias)) < 0)
-            return n;
-    }
-    return NULL;
-}
-
-// quantize of act(x) in forward, columnwise for backward, and quantize of dy · act'(x) → the second one reads x anyway
-// and writes the columnwise data of act(x) too, so nothing of act(x) is kept from forward to backward.
-static void fuse_act_out(fuse *f, size_t index) {
-    mz_node *derivative = &f->g->nodes[index];
-    const int preact = MZ_IN(quantize, preact), act_out = MZ_OUT(quantize, act_out);
-    if (derivative->op != MZ_OP_quantize || derivative->attrs.act == MZ_ACT_NONE ||
-        mz_node_in(derivative, preact) < 0 || mz_node_out(derivative, act_out) >= 0)
-        return;
-    mz_node *forward = quantizer_of(f, derivative->in[preact], derivative->attrs.act, index);
-    const int columnwise = forward != NULL ? forward->out[MZ_OUT(quantize, columnwise)] : -1;
-    if (forward == NULL || forward->attrs.via != derivative->attrs.via || !readers_after(f, columnwise, index, false))
-        return;
-    forward->out[MZ_OUT(quantize, columnwise)] = -1;
-    if (forward->out[0] < 0 || uses_of(f, forward->out[0]) == 0) // repeated for backward
-        kill(f, forward);
-    set_output(f, derivative, act_out, columnwise);
-    readers_after(f, columnwise, index, true);
-}
-
 mezzo_status mz_graph_fuse(mezzo_graph *g, mz_takes_post *takes_post, const void *user) {
     fuse f = {.g = g, .takes_post = takes_post, .user = user};
     MEZZO_TRY(mz_graph_consumers(g, &f.uses));
@@ -385,9 +292,6 @@ mezzo_status mz_graph_fuse(mezzo_graph *g, mz_takes_post *takes_post, const void
             fold_widening(&f, i);
     for (const mz_post_info *row = mz_post_table; row < mz_post_table + MZ_POST_COUNT; ++row)
         try_row(&f, row);
-    for (size_t i = 0; i < g->n_nodes; ++i)
-        if (!f.dead[i])
-            fuse_act_out(&f, i);
     mz_graph_compact(g, f.dead);
     mz_free(f.uses);
     mz_free(f.dead);

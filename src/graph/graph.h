@@ -230,10 +230,11 @@ mezzo_status mz_graph_storage(const mezzo_graph *g, const mz_storage_policy *pol
 mezzo_status mz_graph_rows_of_16(const mezzo_graph *g, bool *out);
 bool mz_value_is_rows(const mezzo_graph *g,
                       int value); // the value is a block of rows of the value whose memory it shares
-// Runs after storage. Where `can` allows it, a product with an activation's derivative also writes the activation's
-// result, which products of backward read, so that forward's result need not be kept.
+// Where `can` allows it, a node with an activation's derivative gets the post-op act_out: it also writes the
+// activation's result, which products of backward read, so that forward's result need not be kept. Post-ops that only
+// some kernels offer are added after storage, all others by the fuse pass.
 typedef mezzo_status mz_can_recompute(void *user, const mezzo_graph *g, const mz_node *dx, bool *out);
-mezzo_status mz_graph_recompute_act(mezzo_graph *g, mz_can_recompute *can, void *user);
+mezzo_status mz_graph_recompute_act(mezzo_graph *g, bool offered, mz_can_recompute *can, void *user);
 // Parameters in regions, of which this process has one shard (gather.c).
 typedef struct mz_gathering {
     const int *region;       // by the graph's parameters: its region; -1: it is whole here

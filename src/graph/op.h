@@ -47,8 +47,7 @@ enum {
     MZ_SLOT_SCALED = 128,   // an input that is stored with scales in a precision that has them
     MZ_SLOT_REPLACES = 256, // the output that takes a REPLACED input's bytes; without one the first output does
     MZ_SLOT_WHOLE = 512,    // with SCALED: only one scale a tensor is possible
-    MZ_SLOT_EXTRA = 1024,   // optional; only kernels that declare it take it (mz_takes)
-    MZ_SLOT_WIDE = 2048,    // an input that every precision leaves in FP32 or wider
+    MZ_SLOT_WIDE = 1024,    // an input that every precision leaves in FP32 or wider
 };
 typedef struct mz_slot {
     const char *name; // "x", "db"; "" after the last one

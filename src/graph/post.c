@@ -37,6 +37,18 @@ uint64_t mz_posts_of(mz_op op, const mz_attrs *attrs, uint32_t in, uint32_t out)
     return posts;
 }
 
+mz_post mz_post_find(mz_op op, mz_post_kind kind) {
+    mz_post post = 0;
+    while (post < MZ_POST_COUNT && (mz_post_table[post].op != op || mz_post_table[post].kind != kind))
+        post++;
+    return post;
+}
+
+int mz_act_out_slot(mz_op op) {
+    const mz_post post = mz_post_find(op, MZ_POST_ACT_OUT);
+    return post < MZ_POST_COUNT && mz_post_table[post].offered ? mz_post_table[post].into : -1;
+}
+
 const char *mz_post_name(mz_post post, const mz_attrs *attrs) {
     static const char *const acts[] = {"", "relu", "gelu", "gelu_tanh", "silu", "swiglu"};
     return is_act(&mz_post_table[post]) ? acts[attrs->act] : mz_post_table[post].name;

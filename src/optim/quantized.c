@@ -134,7 +134,8 @@ static mezzo_status make_quantized(mezzo_optimizer *opt, mz_group *group, mz_seg
 // Returns whether the device has a kernel of the group's kind that writes 8-bit data of the parameters it updates, with
 // moments as they are stored.
 static bool kernel_writes_quantized(const mezzo_optimizer *opt, const mz_group *group) {
-    const mz_kernel *kernel = mz_extra_kernel(opt->device, group->kind->op);
+    const mz_kernel *kernel =
+        mz_post_kernel(opt->device, group->kind->op, mz_post_find(group->kind->op, MZ_POST_STORE));
     mz_call call = group->whole.call;
     mz_prepared prepared;
     if (kernel == NULL)

@@ -31,11 +31,21 @@ static mezzo_status pass_decompose(mezzo_graph *g, const mz_target *t) {
 }
 
 static bool takes_post(const void *user, mz_op op, mz_post post) {
-    return mz_takes_post_op(user, op, post);
+    return mz_post_kernel(user, op, post) != NULL;
+}
+
+// Asks whether a kernel of the device serves act_out; all do where there is no device.
+static mezzo_status may_recompute(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
+    (void)g;
+    *out = user == NULL || takes_post(user, n->op, mz_post_find(n->op, MZ_POST_ACT_OUT));
+    return MEZZO_OK;
 }
 
 static mezzo_status pass_fuse(mezzo_graph *g, const mz_target *t) {
-    return t->options->no_fuse ? MEZZO_OK : mz_graph_fuse(g, t->device != NULL ? takes_post : NULL, t->device);
+    if (t->options->no_fuse)
+        return MEZZO_OK;
+    MEZZO_TRY(mz_graph_fuse(g, t->device != NULL ? takes_post : NULL, t->device));
+    return mz_graph_recompute_act(g, false, may_recompute, t->device);
 }
 
 static mezzo_status pass_keep(mezzo_graph *g, const mz_target *t) {
@@ -64,7 +74,7 @@ bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g) {
     int64_t most = 0;
     for (size_t i = 0; i < g->n_nodes; ++i) {
         const mz_node *n = &g->nodes[i];
-        const mz_shape *dy = n->op == MZ_OP_linear_dx ? &g->values[n->in[0]].shape : NULL;
+        const mz_shape *dy = mz_act_out_slot(n->op) >= 0 ? &g->values[n->in[0]].shape : NULL;
         if (dy != NULL && n->attrs.act != MZ_ACT_NONE && dy->dim[dy->rank - 1] > most)
             most = dy->dim[dy->rank - 1];
     }
@@ -75,13 +85,13 @@ bool mz_keeps_activations(const mz_backend *b, const mezzo_graph *g) {
 // own.
 static bool worth_remaking(const mezzo_device *device, const mezzo_program_options *options, const mezzo_graph *g) {
     const mz_backend *b = device->backend;
-    return mz_extra_kernel(device, MZ_OP_linear_dx) != NULL &&
+    return mz_post_kernel(device, MZ_OP_linear_dx, MZ_POST_linear_dx_act_out) != NULL &&
            (options->recompute_light || mz_program_rows(g) > b->few_rows || !mz_keeps_activations(b, g));
 }
 
 static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_node *n, bool *out) {
     mezzo_device *device = user;
-    const mz_kernel *kernel = mz_extra_kernel(device, n->op);
+    const mz_kernel *kernel = mz_post_kernel(device, n->op, mz_post_find(n->op, MZ_POST_ACT_OUT));
     mz_prepared prepared;
     mz_call call;
     mz_call_of_node(device, g, n, &call);
@@ -97,7 +107,8 @@ static mezzo_status can_recompute(void *user, const mezzo_graph *g, const mz_nod
 }
 
 static mezzo_status pass_recompute_act(mezzo_graph *g, const mz_target *t) {
-    return worth_remaking(t->device, t->options, g) ? mz_graph_recompute_act(g, can_recompute, t->device) : MEZZO_OK;
+    return worth_remaking(t->device, t->options, g) ? mz_graph_recompute_act(g, true, can_recompute, t->device)
+                                                    : MEZZO_OK;
 }
 
 static mezzo_status pass_gather(mezzo_graph *g, const mz_target *t) {

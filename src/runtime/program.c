@@ -103,11 +103,12 @@ static size_t own_bytes(const mezzo_memory *m) { // returns the bytes that the p
 
 // Returns the bytes of activations' results that backward recomputes.
 static size_t recomputed_bytes(const mz_compiled *c) {
-    const int act_out = MZ_OUT(linear_dx, act_out);
     size_t bytes = 0;
-    for (size_t i = 0; i < c->n_calls; ++i)
-        if (c->calls[i].op == MZ_OP_linear_dx && c->calls[i].n_out > act_out && mz_present(&c->calls[i].out[act_out]))
-            bytes += mz_tensor_bytes_stored(&c->calls[i].out[act_out]);
+    for (size_t i = 0; i < c->n_calls; ++i) {
+        const int slot = mz_act_out_slot(c->calls[i].op);
+        if (slot >= 0 && slot < c->calls[i].n_out && mz_present(&c->calls[i].out[slot]))
+            bytes += mz_tensor_bytes_stored(&c->calls[i].out[slot]);
+    }
     return bytes;
 }
 

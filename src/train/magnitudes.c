@@ -48,7 +48,7 @@ static mezzo_status add_call(mz_magnitudes *m, const mezzo_program *program, int
     bool named = mz_op_table[call->op].n_out > 1;
     for (int k = 0; k < call->n_out; k++) {
         const mz_tensor of_node = mz_program_tensor(program, node->out[k]), *t = &of_node;
-        if (call->op == MZ_OP_linear_dx && k == MZ_OUT(linear_dx, act_out)) // these are forward's numbers again
+        if (k == mz_act_out_slot(call->op)) // these are forward's numbers again
             continue;
         if (!mz_present(t) || !is_float(t->dtype) || mz_shape_count(&t->shape) < 2 ||
             is_gradient(program, node->out[k]) || holds_scales(node, k))

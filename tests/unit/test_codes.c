@@ -625,7 +625,7 @@ static void check_move(const run *want, const run *got) {
 static mz_takes takes_but_quantized(const mz_kernel *kernel) {
     const mezzo_device *device = device_of(test_device());
     mz_takes takes = device->backend->takes(kernel);
-    takes.extras = takes.extras && kernel != mz_extra_kernel(device, MZ_OP_adamw);
+    takes.extras = takes.extras && kernel != mz_post_kernel(device, MZ_OP_adamw, MZ_POST_adamw_quantized);
     return takes;
 }
 
@@ -634,7 +634,7 @@ TEST(the_move_writes_the_codes_of_two_kernels) {
     mz_backend apart = *device_of(test_device())->backend, together = apart;
     if (!has_pieces())
         skip();
-    assert_non_null(mz_extra_kernel(device_of(test_device()), MZ_OP_adamw));
+    assert_non_null(mz_post_kernel(device_of(test_device()), MZ_OP_adamw, MZ_POST_adamw_quantized));
     apart.fuse_calls = together.fuse_calls = NULL;
     apart.takes = takes_but_quantized;
     for (int i = 0; i < 6; i++) {

@@ -502,11 +502,11 @@ TEST(nothing_is_kept_of_results_made_again) {
         must(mz_passes(g, &(mz_target){.options = &o}, "chunk", &out));
         const size_t nodes = out->n_nodes;
         must(mz_graph_plan(out, NULL, NULL, &before));
-        must(mz_graph_recompute_act(out, can_recompute, &no));
+        must(mz_graph_recompute_act(out, true, can_recompute, &no));
         assert_true(no.asked == 2 && out->n_nodes == nodes);
         for (size_t i = 0; i < nodes; ++i)
             assert_true(out->nodes[i].op != MZ_OP_linear_dx || out->nodes[i].n_out <= MZ_OUT(linear_dx, act_out));
-        must(mz_graph_recompute_act(out, can_recompute, &yes));
+        must(mz_graph_recompute_act(out, true, can_recompute, &yes));
         assert_int_equal(yes.asked, 2);
         assert_int_equal(out->n_nodes, nodes - (o.recompute_light ? 2 : 0)); // the passes that repeated GELU
         for (size_t i = 0; i < out->n_nodes; ++i) {
@@ -576,8 +576,8 @@ TEST(planned_memory_is_what_a_program_takes) {
     mezzo_graph_free(g);
 }
 
-// Broken on purpose to see it fail: check_formats without its rule of extra slots.
-TEST(an_extra_slot_goes_to_kernels_that_serve_it) {
+// Broken on purpose to see it fail: check_formats without its rule of post-ops that are offered.
+TEST(an_offered_post_op_goes_to_kernels_that_serve_it) {
     static const char *const devices[] = {"cpu", "ref"};
     for (int i = 0; i < 2; ++i) {
         mezzo_device *device;
@@ -599,14 +599,14 @@ TEST(an_extra_slot_goes_to_kernels_that_serve_it) {
         must(mz_prepare(device, &call, &prepared));
         mz_prepared_free(&prepared);
         call.out[MZ_OUT(linear_dx, act_out)] = call.out[MZ_OUT(linear_dx, dx)];
-        if (mz_extra_kernel(device, MZ_OP_linear_dx) == NULL) {
-            must_fail(mz_prepare(device, &call, &prepared), MEZZO_ERR_UNSUPPORTED, "extra tensor");
+        if (mz_post_kernel(device, MZ_OP_linear_dx, MZ_POST_linear_dx_act_out) == NULL) {
+            must_fail(mz_prepare(device, &call, &prepared), MEZZO_ERR_UNSUPPORTED, "does not serve such a post-op");
         } else {
             must(mz_prepare(device, &call, &prepared));
-            assert_ptr_equal(prepared.kernel, mz_extra_kernel(device, MZ_OP_linear_dx));
+            assert_ptr_equal(prepared.kernel, mz_post_kernel(device, MZ_OP_linear_dx, MZ_POST_linear_dx_act_out));
             mz_prepared_free(&prepared);
         }
-        assert_true((mz_extra_kernel(device, MZ_OP_linear_dx) != NULL) == (i == 1));
+        assert_true((mz_post_kernel(device, MZ_OP_linear_dx, MZ_POST_linear_dx_act_out) != NULL) == (i == 1));
         mezzo_device_close(device);
     }
 }

@@ -243,7 +243,7 @@ static double number_before(const char *text, const char *word) { // the number 
     return atof(at);
 }
 
-static mz_takes take_usual(const mz_kernel *kernel) { // no extra slots: results are not made again
+static mz_takes take_usual(const mz_kernel *kernel) { // no post-ops that are offered: results are not made again
     (void)kernel;
     return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, .extras = false};
 }

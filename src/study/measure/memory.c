@@ -241,7 +241,7 @@ static mezzo_status largest_from(search *s, int64_t from, int64_t most, int64_t 
 static mezzo_status least_remade(const mezzo_device *device, const mz_session_options *o, int64_t *batch) {
     mezzo_graph *g;
     *batch = 0;
-    if (mz_extra_kernel(device, MZ_OP_linear_dx) == NULL || device->backend->few_rows == 0 ||
+    if (mz_post_kernel(device, MZ_OP_linear_dx, MZ_POST_linear_dx_act_out) == NULL || device->backend->few_rows == 0 ||
         o->program.recompute_light)
         return MEZZO_OK;
     MEZZO_TRY(mz_session_graph(o, &(mz_form){.batch = 1, .length = o->form.length}, &g));
