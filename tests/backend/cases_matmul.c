@@ -585,11 +585,12 @@ void cases_attention_bwd(void) {
 }
 
 // --- attention with a mask -----------------------------------------------------------------------------------------
-// Masks of a row's keys, of every query, and of every head; some keys are hidden by a large number. Without kernels of
-// its own a device has nothing to compare: test_compositions runs these.
+// Masks of a row's keys, of every query, and of every head; some keys are hidden by a large number, and where there are
+// many the first 70 of the last numbers by infinity: a kernel's first tile has none to see. Without kernels of its own
+// a device has nothing to compare: test_compositions runs these.
 static trial *attention_masked_trial(int which, arithmetic a, int64_t queries, int64_t keys, float dropout) {
     const int64_t batch = 2, n = 4, kv = 2, width = 8,
-                  dims[][4] = {{batch, 1, 1, keys}, {1, n, queries, keys}, {batch, 1, queries, keys}};
+                  dims[][4] = {{batch, 1, 1, keys}, {1, n, queries, keys}, {batch, 1, queries, keys}, {1, 1, 1, keys}};
     trial *t = product(MZ_OP_attention_masked, a);
     t->optional = true;
     t->attrs.heads = (int)n;
@@ -608,6 +609,8 @@ static trial *attention_masked_trial(int which, arithmetic a, int64_t queries, i
     for (int64_t i = 0; i < trial_count(&t->in[3]); i++)
         if (i % 5 == 3)
             t->in[3].value[i] = -1e9;
+    for (int64_t i = 0; i < 70 && keys > 70 && which != 2; i++) // causal ones have rows that see no others
+        t->in[3].value[trial_count(&t->in[3]) - keys + i] = -INFINITY;
     trial_store(&t->in[3]);
     t->skip_terms = true; // of keys that nobody sees
     return t;
@@ -615,10 +618,11 @@ static trial *attention_masked_trial(int which, arithmetic a, int64_t queries, i
 
 static void each_mask(void (*run)(trial *forward, arithmetic a)) {
     for (size_t a = 0; a < OWN_ARITHMETICS; a++)
-        for (int which = 0; which < 3; which++)
+        for (int which = 0; which < 4; which++)
             for (int dropped = 0; dropped < 2; dropped++) {
                 if (arithmetics[a].compute == MEZZO_TF32)
                     continue;
+                run(attention_masked_trial(which, arithmetics[a], 70, 131, dropped ? 0.3f : 0), arithmetics[a]);
                 run(attention_masked_trial(which, arithmetics[a], 7, 9, dropped ? 0.3f : 0), arithmetics[a]);
                 run(attention_masked_trial(which, arithmetics[a], 5, 5, dropped ? 0.3f : 0), arithmetics[a]);
             }

@@ -250,6 +250,10 @@ TEST_WITH(idioms_are_recognized, setup, teardown) {
         assert_int_equal(mezzo_onnx_recognized(m.onnx, "nonsense"), 0);
         assert_int_equal(count_nodes(m.graph, MZ_OP_attention_masked), models[i].masked);
         assert_int_equal(count_nodes(m.graph, MZ_OP_softmax), 0); // no probabilities are kept for backward
+        if (strcmp(test_device(), "cuda") != 0) {                 // whose programs compose it
+            assert_int_equal(count_nodes(m.program->c.graph, MZ_OP_attention_masked), models[i].masked);
+            assert_int_equal(count_nodes(m.program->c.graph, MZ_OP_attention_masked_bwd), models[i].masked);
+        }
         close_model(&m);
     }
 }

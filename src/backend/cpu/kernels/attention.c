@@ -1,6 +1,6 @@
-// Computes attention, forward: tiles of 64 queries against tiles of 64 keys with the online softmax (Milakov &
-// Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32, probabilities
-// included. No T×T tensor exists.
+// Computes attention, forward, with and without a mask: tiles of 64 queries against tiles of 64 keys with the online
+// softmax (Milakov & Gimelshein 2018; Dao et al. 2022, "FlashAttention"). Storage may be 16-bit; arithmetic is FP32,
+// probabilities included. No T×T tensor exists.
 #include "backend/cpu/kernels/attention.h"
 #include "backend/cpu/kernels/kernels.h"
 
@@ -50,8 +50,9 @@ static void pack_keys(forward_tiles *w, const mz_call *call, const heads *h, int
 }
 
 // Turns a row of scores into probabilities relative to the running maximum, and rescales earlier results to a new
-// maximum. The keys hidden … valid - 1 count; others, to the end of the last vector, become 0.
-static void softmax_row(forward_tiles *w, const heads *h, int r, int hidden, int valid) {
+// maximum. The keys hidden … valid - 1 count; others, to the end of the last vector, become 0. `mask`: it is added to
+// scores; NULL: none.
+static void softmax_row(forward_tiles *w, const heads *h, int r, int hidden, int valid, const float *mask) {
     float *s = w->scores + (size_t)r * TILE, *sums = w->sums + (size_t)r * VW,
           *out = w->out + (size_t)r * (size_t)h->padded;
     vf most = vset(w->max[r]);
@@ -63,6 +64,8 @@ static void softmax_row(forward_tiles *w, const heads *h, int r, int hidden, int
         vf x = vload(s + j);
         if (h->cap > 0)
             x = cap_scores(h, x);
+        if (mask != NULL)
+            x += vload_lanes(mask + j, lanes, 0);
         if (lanes < VW || j < hidden)
             x = vselect(lanes_between(j, hidden, valid), x, vset(-INFINITY));
         most = vmax(most, x);
@@ -70,6 +73,10 @@ static void softmax_row(forward_tiles *w, const heads *h, int r, int hidden, int
     }
     float max = vmax_lanes(most);
     vf sum = vload(sums);
+    if (max == -INFINITY && all_hidden(s, valid)) { // as all before: there is nothing to add
+        memset(s, 0, (size_t)whole_vectors(valid) * sizeof *s);
+        return;
+    }
     if (max != w->max[r] && w->max[r] > -INFINITY) { // the first tile has nothing to rescale
         vf correction = vexp(vset(w->max[r]) - max);
         sum *= correction;
@@ -112,7 +119,7 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
         tile_scores(w->q, w->keys + at, h, rows, diagonal, w->scores);
         for (int r = 0; r < rows; r++) {
             int valid = keys_seen(h, tile, j, r);
-            softmax_row(w, h, r, keys_hidden(h, b, tile, j, r), valid);
+            softmax_row(w, h, r, keys_hidden(h, b, tile, j, r), valid, mask_row(h, b, head, start + r, j));
             if (dropped) { // dropout changes the probabilities, not their normalization
                 int64_t row = (b * h->heads + head) * h->length + start + r;
                 drop_row(w, &stream, (uint64_t)(row * h->keys + j * TILE), r, valid);
@@ -120,7 +127,7 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
         }
         tile_gather(w->scores, w->values + at, h, rows, diagonal, w->out);
     }
-    float *lse = mz_present(mz_out(call, attention, lse))
+    float *lse = h->mask == NULL && mz_present(mz_out(call, attention, lse))
                      ? (float *)mz_out(call, attention, lse)->data + (b * h->heads + head) * h->length + start
                      : NULL;
     for (int r = 0; r < rows; r++) {
@@ -141,21 +148,25 @@ static size_t attention_workspace(const mezzo_device *device, const mz_call *cal
 
 // Runs the kernel. A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that
 // keys and values are packed once, unless there are too few heads for all threads.
-static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
-                       mz_in(call, attention, positions));
-    int64_t units = h.batch * h.heads;
-    int together = units >= 4 * device->threads ? (int)h.tiles : 1;
-    double multiplies = (double)units * (double)h.length * (double)(h.causal ? h.length + TILE : 2 * h.keys) *
-                        h.width; // two products over half of the square
+static void run_heads(mezzo_device *device, const mz_call *call, const heads *h) {
+    int64_t units = h->batch * h->heads;
+    int together = units >= 4 * device->threads ? (int)h->tiles : 1;
+    double multiplies = (double)units * (double)h->length * (double)(h->causal ? h->length + TILE : 2 * h->keys) *
+                        h->width; // two products over half of the square
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
     {
         forward_tiles w;
-        forward_begin(&w, &h, (float *)call->workspace + (size_t)mz_thread() * forward_floats(&h));
+        forward_begin(&w, h, (float *)call->workspace + (size_t)mz_thread() * forward_floats(h));
 #pragma omp for schedule(dynamic, together)
-        for (int64_t task = 0; task < units * h.tiles; task++)
-            forward_tile(&w, call, &h, task / h.tiles / h.heads, task / h.tiles % h.heads, task % h.tiles);
+        for (int64_t task = 0; task < units * h->tiles; task++)
+            forward_tile(&w, call, h, task / h->tiles / h->heads, task / h->tiles % h->heads, task % h->tiles);
     }
+}
+
+static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
+    const heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
+                             mz_in(call, attention, positions));
+    run_heads(device, call, &h);
     return MEZZO_OK;
 }
 
@@ -169,3 +180,28 @@ static const char *attention_prepare(mezzo_device *device, const mz_call *call, 
     return refuse_formats(call, 1u << 3);
 }
 const mz_kernel MZ_SYMBOL(attention) = {"attention_f32__" MZ_LEVEL_TEXT "_64x64", attention_prepare, run_attention};
+
+// --- with a mask ---------------------------------------------------------------------------------------------------
+// The slots of q, k, v and y are those of attention.
+static heads masked_heads(const mz_call *call) {
+    return masked_heads_of(call, mz_in(call, attention_masked, q), mz_in(call, attention_masked, k),
+                           mz_out(call, attention_masked, y), mz_in(call, attention_masked, mask));
+}
+
+static mezzo_status run_attention_masked(mezzo_device *device, const mz_call *call) {
+    const heads h = masked_heads(call);
+    run_heads(device, call, &h);
+    return MEZZO_OK;
+}
+
+static const char *attention_masked_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    const char *reason = refuse_masked(call, mz_in(call, attention_masked, q), mz_out(call, attention_masked, y),
+                                       mz_in(call, attention_masked, mask));
+    if (reason != NULL)
+        return reason;
+    const heads h = masked_heads(call);
+    out->workspace = sizeof(float) * forward_floats(&h) * (size_t)device->threads;
+    return refuse_formats(call, 0);
+}
+const mz_kernel MZ_SYMBOL(attention_masked) = {"attention_masked_f32__" MZ_LEVEL_TEXT "_64x64",
+                                               attention_masked_prepare, run_attention_masked};

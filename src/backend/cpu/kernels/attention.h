@@ -19,7 +19,9 @@ typedef struct heads {
     float scale;                            // factor of q·kᵀ
     float cap;                              // of scores, 0: there is none
     const mz_attrs *attrs;
-    const int32_t *positions; // [B, T], NULL: a row is one document
+    const int32_t *positions;       // [B, T], NULL: a row is one document
+    const float *mask;              // [1 or B, 1 or H, 1 or Tq, Tk], added to scores; NULL: none
+    int64_t mask_b, mask_h, mask_q; // elements of the mask from one batch row, head and query to the next
     bool packed, causal;
 } heads;
 
@@ -45,6 +47,25 @@ static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_t
     h.attrs = &call->attrs;
     h.positions = positions != NULL && mz_present(positions) ? positions->data : NULL;
     return h;
+}
+
+// Returns the heads of a call of attention_masked or its gradient, by its tensors.
+static inline heads masked_heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y,
+                                    const mz_tensor *mask) {
+    heads h = heads_of(call, q, k, y, NULL);
+    const int64_t *dim = mask->shape.dim;
+    h.mask = mask->data;
+    h.mask_q = dim[2] > 1 ? dim[3] : 0;
+    h.mask_h = dim[1] > 1 ? dim[2] * dim[3] : 0;
+    h.mask_b = dim[0] > 1 ? dim[1] * dim[2] * dim[3] : 0;
+    return h;
+}
+static inline int64_t mask_at(const heads *h, int64_t b, int64_t head, int64_t i) {
+    return b * h->mask_b + head * h->mask_h + i * h->mask_q;
+}
+// Returns the mask of query i for the keys of tile j; NULL: none.
+static inline const float *mask_row(const heads *h, int64_t b, int64_t head, int64_t i, int64_t j) {
+    return h->mask != NULL ? h->mask + mask_at(h, b, head, i) + j * TILE : NULL;
 }
 
 // Returns the first key that query i of row b sees.
@@ -88,6 +109,12 @@ static inline const char *refuse_attention(const mz_call *call, const mz_tensor 
     if (y->shape.dim[2] / call->attrs.heads > MAX_HEAD)
         return "heads are wider than 256";
     return NULL;
+}
+
+static inline const char *refuse_masked(const mz_call *call, const mz_tensor *q, const mz_tensor *y,
+                                        const mz_tensor *mask) {
+    const char *reason = refuse_attention(call, q, y);
+    return reason != NULL ? reason : mask->dtype != MEZZO_F32 ? "the mask must be fp32" : NULL;
 }
 
 // Loads a vector of elements as FP32; lanes past `lanes` are 0.
@@ -190,6 +217,13 @@ static inline vf cap_scores(const heads *h, vf s) {
 static inline vf cap_derivative(const heads *h, vf capped) {
     const vf t = capped / h->cap;
     return 1.0f - t * t;
+}
+// Returns whether a mask hides all keys of a row of scores. NaN is not hidden.
+static inline bool all_hidden(const float *scores, int valid) {
+    int j = 0;
+    while (j < valid && scores[j] == -INFINITY)
+        j++;
+    return j == valid;
 }
 // Returns which lanes of a vector that begins at key j have keys hidden … valid - 1.
 static inline vmask lanes_between(int j, int hidden, int valid) {
