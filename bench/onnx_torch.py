@@ -4,8 +4,10 @@
 usage: bench/onnx_torch.py MEZZO [--models LIST] [--rounds N] [--steps N] [--seconds S] [--layers N] [--batch N] [--device cuda|cpu] [--csv FILE] [--commit HASH]
 
 Each model is made and exported by torch.onnx in a process of its own, which then compiles it and waits. PyTorch trains under autocast with the
-fused AdamW, Mezzo by `mezzo train --model FILE.onnx`. A row has the median of a round's steps and is written at once; lines that begin with "onnx:"
-have the medians of the rounds, or what failed; NAME-ops.csv is Mezzo's profile. The last 8 s of each model are Mezzo's: where PyTorch has not compiled by then, Mezzo runs alone.
+fused AdamW on one batch that is on the device, Mezzo by `mezzo train --model FILE.onnx`, which draws, checks and transfers another batch for each
+step. Both wait for the device after every 5 steps. A row has the median of a round's fives and is written at once; lines that begin with "onnx:"
+have the medians of the rounds, or what failed; NAME-ops.csv is Mezzo's profile. The last 8 s of each model are Mezzo's: where PyTorch has not
+compiled by then, Mezzo runs alone.
 Needs torch, onnx, onnxscript and, but for resnet18, transformers. Writes into the current folder.
 """
 import argparse
@@ -22,6 +24,7 @@ import threading
 import time
 
 FIELDS = ["model", "system", "round", "batch", "shape", "step_ms", "mib", "loss", "device", "commit", "command"]
+EACH = 5  # steps from one wait to the next
 BATCH = {"gpt2": 16, "llama": 16, "vit": 64, "resnet18": 128, "bert": 16}
 
 
@@ -135,11 +138,12 @@ def work(name, layers, device, batch):
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         times = []
-        for _ in range(int(line)):
+        for _ in range(int(line) // EACH):
             start = time.perf_counter()
-            loss = step()
+            for _ in range(EACH):
+                loss = step()
             wait()
-            times.append(1e3 * (time.perf_counter() - start))
+            times.append(1e3 * (time.perf_counter() - start) / EACH)
         mib = torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else 0
         print(statistics.median(times), mib, loss.item(), flush=True)
 
@@ -147,7 +151,7 @@ def work(name, layers, device, batch):
 # --- both in turns ---------------------------------------------------------------------------------------------------------------
 def run_mezzo(o, name, more=()):
     command = [o.mezzo, "train", "--model", f"{name}.onnx", "--loss", "cross_entropy", "--data", f"{name}.npz", "--batch-size", str(o.batch or BATCH[name]), "--precision", "bf16",
-               "--steps", str(o.steps), "--warmup", "0", "--schedule", "constant", "--lr", "1e-4", "--clip", "0", "--log-every", "1", "--eval-every", "0",
+               "--steps", str(o.steps), "--warmup", "0", "--schedule", "constant", "--lr", "1e-4", "--clip", "0", "--log-every", str(EACH), "--eval-every", "0",
                "--eval-final=false", "--eval-iters", "1", "--checkpoint-every", "-1", "--device", o.device, "--out", f"{name}-run", *more]
     subprocess.run(["rm", "-rf", f"{name}-run"], check=True)
     try:
@@ -158,7 +162,7 @@ def run_mezzo(o, name, more=()):
         return None, None, " ".join(done.stderr.strip().splitlines()[-1:]), command
     with open(f"{name}-run/metrics.jsonl") as file:
         rows = [row for row in map(json.loads, file) if "train/loss" in row]
-    times = [row["perf/step_ms"] for row in rows if "perf/step_ms" in row][-(o.steps // 2):]
+    times = [row["perf/step_ms"] for row in rows if "perf/step_ms" in row][-(o.steps // EACH // 2):]
     return statistics.median(times), max(row.get("perf/memory_bytes", 0) for row in rows) / 2**20, rows[-1]["train/loss"], command
 
 

@@ -73,6 +73,7 @@ void *mz_grow(void *ptr, size_t old_count, size_t new_count,
 // meanwhile. *out NULL on errors.
 mezzo_status mz_alloc_or_stop(size_t bytes, void **out);
 size_t mz_alloc_bytes(size_t bytes); // the bytes that a block of this size takes: large ones take whole huge pages
+void mz_copy(void *to, const void *from, size_t bytes); // memcpy; by several threads from 1 MiB on
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
 void mz_free(void *ptr);

@@ -161,3 +161,10 @@ mezzo_status mz_reserve(void **ptr, size_t *cap, size_t need, size_t size) {
     *cap = grown;
     return MEZZO_OK;
 }
+
+void mz_copy(void *to, const void *from, size_t bytes) {
+    enum { PIECE = 256 << 10 };
+#pragma omp parallel for schedule(static) if (bytes >= 4 * PIECE)
+    for (size_t at = 0; at < bytes; at += PIECE)
+        memcpy((char *)to + at, (const char *)from + at, bytes - at < PIECE ? bytes - at : PIECE);
+}

@@ -419,7 +419,7 @@ mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void
         if (v->state)
             return p->device->backend->write(p->device, p->address[i], data, bytes);
         MEZZO_TRY(mz_input_take(&p->rules[i], input, data, bytes / sizeof(int32_t)));
-        memcpy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
+        mz_copy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
         p->written = true;
         return MEZZO_OK;
     }

@@ -211,7 +211,7 @@ static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *hos
     mz_cuda_stage *s = &cuda->stages[cuda->next_stage];
     cuda->next_stage = (cuda->next_stage + 1) % cuda->n_stages;
     MZ_CUDA_TRY(cudaEventSynchronize(s->consumed));
-    memcpy(s->host, host, bytes);
+    mz_copy(s->host, host, bytes);
     if (bytes <= AHEAD) {
         MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->host, bytes, cudaMemcpyHostToDevice, cuda->stream));
     } else {
@@ -226,9 +226,13 @@ static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *hos
 
 static mezzo_status cuda_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
     MEZZO_TRY(mz_device_flush_deferred(device, dst, bytes, true));
-    for (size_t at = 0; at < bytes; at += MZ_CUDA_STAGE_BYTES) {
-        size_t n = bytes - at < MZ_CUDA_STAGE_BYTES ? bytes - at : MZ_CUDA_STAGE_BYTES;
-        MEZZO_TRY(write_piece(mz_cuda(device), (char *)dst + at, (const char *)host + at, n));
+    mz_cuda_device *cuda = mz_cuda(device);
+    const size_t most = cuda->stage_bytes;
+    if (cuda->n_stages == 0)
+        return mz_fail(MEZZO_ERR_MEMORY, "there is no memory to write to the GPU through");
+    for (size_t at = 0; at < bytes; at += most) {
+        size_t n = bytes - at < most ? bytes - at : most;
+        MEZZO_TRY(write_piece(cuda, (char *)dst + at, (const char *)host + at, n));
     }
     return MEZZO_OK;
 }

@@ -7,8 +7,10 @@
 #include "backend/cuda/kernels/launch.h"
 #include "backend/slots.h"
 
-// Writes use a ring of stages, longer where writes are expected that would not fit; at most 64 MiB.
-enum { MZ_CUDA_STAGES = 8, MZ_CUDA_MOST_STAGES = 128, MZ_CUDA_STAGE_BYTES = 512 << 10 };
+// Writes use a ring of stages, more and larger ones where writes are expected that would not fit. A large write takes
+// about MZ_CUDA_PIECES of them.
+enum { MZ_CUDA_STAGES = 8, MZ_CUDA_PIECES = 32, MZ_CUDA_MOST_STAGES = MZ_CUDA_STAGES + MZ_CUDA_PIECES };
+enum { MZ_CUDA_LEAST_STAGE = 512 << 10, MZ_CUDA_LARGEST_STAGE = 8 << 20 }; // bytes
 
 // Holds a part of a write: pinned host memory, and its copy on the device, which the copy stream fills.
 typedef struct mz_cuda_stage {
@@ -42,6 +44,7 @@ typedef struct mz_cuda_device {
     size_t n_events, cap_events;
     mz_cuda_stage stages[MZ_CUDA_MOST_STAGES];
     int n_stages, next_stage;
+    size_t stage_bytes; // of each
     cudaEvent_t marks[MZ_MARKS];
     bool capturing;
     mz_cuda_size *sizes;

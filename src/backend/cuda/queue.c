@@ -5,9 +5,9 @@ static mezzo_status add_stages(mz_cuda_device *cuda, int most) {
     while (cuda->n_stages < most) {
         mz_cuda_stage *s = &cuda->stages[cuda->n_stages];
         if (s->host == NULL)
-            MZ_CUDA_TRY(cudaHostAlloc(&s->host, MZ_CUDA_STAGE_BYTES, cudaHostAllocDefault));
+            MZ_CUDA_TRY(cudaHostAlloc(&s->host, cuda->stage_bytes, cudaHostAllocDefault));
         if (s->device == NULL)
-            MZ_CUDA_TRY(cudaMalloc(&s->device, MZ_CUDA_STAGE_BYTES));
+            MZ_CUDA_TRY(cudaMalloc(&s->device, cuda->stage_bytes));
         if (s->copied == NULL)
             MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
         if (s->consumed == NULL)
@@ -17,12 +17,38 @@ static mezzo_status add_stages(mz_cuda_device *cuda, int most) {
     return MEZZO_OK;
 }
 
+// Frees the memory of all stages. The device has reached every write.
+static void free_stages(mz_cuda_device *cuda) {
+    for (int i = 0; i < MZ_CUDA_MOST_STAGES; i++) {
+        mz_cuda_stage *s = &cuda->stages[i];
+        (void)cudaFreeHost(s->host);
+        (void)cudaFree(s->device);
+        s->host = s->device = NULL;
+    }
+    cuda->n_stages = cuda->next_stage = 0;
+}
+
 // Makes enough stages for expected writes. A stage is free again once the device has reached its write, so one write
 // must not reach its own first stage again: it would wait for all earlier work. Small writes come between.
 mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes) {
-    const size_t most = (MZ_CUDA_MOST_STAGES - MZ_CUDA_STAGES) * (size_t)MZ_CUDA_STAGE_BYTES;
-    const size_t stages = ((bytes < most ? bytes : most) + MZ_CUDA_STAGE_BYTES - 1) / MZ_CUDA_STAGE_BYTES;
-    return add_stages(mz_cuda(device), MZ_CUDA_STAGES + (int)stages - 1);
+    mz_cuda_device *cuda = mz_cuda(device);
+    size_t each = mz_align_up(bytes / MZ_CUDA_PIECES + 1, 64 << 10);
+    each = each < MZ_CUDA_LARGEST_STAGE ? each : MZ_CUDA_LARGEST_STAGE;
+    if (each > cuda->stage_bytes) {
+        MZ_CUDA_TRY(cudaStreamSynchronize(cuda->copies));
+        MZ_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
+        free_stages(cuda);
+        cuda->stage_bytes = each;
+    }
+    const size_t pieces = (bytes + cuda->stage_bytes - 1) / cuda->stage_bytes;
+    const mezzo_status status =
+        add_stages(cuda, MZ_CUDA_STAGES + (int)(pieces < MZ_CUDA_PIECES ? pieces : MZ_CUDA_PIECES) - 1);
+    if (status != MEZZO_OK && cuda->n_stages < MZ_CUDA_STAGES) { // the device stays usable
+        free_stages(cuda);
+        cuda->stage_bytes = MZ_CUDA_LEAST_STAGE;
+        (void)add_stages(cuda, MZ_CUDA_STAGES);
+    }
+    return status;
 }
 
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
@@ -38,14 +64,14 @@ mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     for (int i = 0; i < MZ_MARKS; i++)
         MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
+    cuda->stage_bytes = MZ_CUDA_LEAST_STAGE;
     return add_stages(cuda, MZ_CUDA_STAGES);
 }
 
 void mz_cuda_queue_close(mz_cuda_device *cuda) {
+    free_stages(cuda);
     for (int i = 0; i < MZ_CUDA_MOST_STAGES; i++) {
         mz_cuda_stage *s = &cuda->stages[i];
-        (void)cudaFreeHost(s->host);
-        (void)cudaFree(s->device);
         if (s->copied != NULL)
             (void)cudaEventDestroy(s->copied);
         if (s->consumed != NULL)
