@@ -186,6 +186,18 @@ static void keep_joint(fuse *f, const mz_post_info *row, mz_node *host, int v) {
         set_output(f, host, row->keeps, v);
 }
 
+// No node before `index` reads what the host makes, so that the host may move there.
+static bool can_move_to(fuse *f, size_t index, const mz_node *host) {
+    const int at = (int)(host - f->g->nodes);
+    for (size_t i = (size_t)at + 1; i < index; ++i)
+        for (int k = 0; k < f->g->nodes[i].n_in && !f->dead[i]; ++k) {
+            const int v = f->g->nodes[i].in[k];
+            if (v >= 0 && value(f, v)->kind == MZ_VALUE_TEMP && value(f, v)->producer == at)
+                return false;
+        }
+    return true;
+}
+
 // Replaces the node at `index` by `from`, whose own node dies.
 static mz_node *move_to(fuse *f, size_t index, mz_node *from) {
     mz_node merged = *from;
@@ -224,7 +236,8 @@ static void add_after(fuse *f, const mz_post_info *row, size_t index) {
         const int v = n->in[side], other = row->with > 0 ? n->in[1 - side] : -1, result = n->out[0];
         mz_node *host = maker(f, v, row->joint);
         if (host == NULL || (host->op != row->op && row->op != MZ_OP_COUNT) || !accepts(f, row, host, n, v) ||
-            (row->keeps == 0 && row->into == 0 && uses_of(f, v) != 1))
+            (row->keeps == 0 && row->into == 0 && uses_of(f, v) != 1) ||
+            (row->with > 0 && !can_move_to(f, index, host)))
             continue;
         set_attrs(f, row, host, n, v);
         if (row->with > 0) {

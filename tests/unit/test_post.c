@@ -207,3 +207,40 @@ TEST(lists_grow_in_the_order_of_the_rows) {
     expect_list(act_read_twice, "linear+silu mul sum"); // preact does
     expect_list(twice_itself, "linear add sum");
 }
+
+// --- order ---------------------------------------------------------------------------------------------------------
+// One computed weight of two norms in a residual stream: its gradients are added before those of the stream.
+static mezzo_graph *shared_weight(bool rms) {
+    const int64_t shape[] = {4, 8};
+    mezzo_graph *g;
+    must(mezzo_graph_create(&g));
+    const mezzo_init drawn = {.kind = MEZZO_INIT_NORMAL, .a = 1};
+    const mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, shape);
+    const mezzo_value gain = mezzo_param(g, "gain", drawn, 1, &shape[1]),
+                      w = mezzo_param(g, "w", drawn, 2, (const int64_t[]){8, 8});
+    const mezzo_value weight = mezzo_mul(g, gain, gain);
+    mezzo_value h = mezzo_linear(g, x, w, MEZZO_NONE);
+    for (int i = 0; i < 2; i++)
+        h = mezzo_add(
+            g, h,
+            mezzo_tanh(g, rms ? mezzo_rmsnorm(g, h, weight, 1e-5F) : mezzo_layernorm(g, h, weight, MEZZO_NONE, 1e-5F)));
+    must(mezzo_graph_loss(g, mezzo_sum(g, h, -1)));
+    return g;
+}
+
+TEST(a_node_stays_before_the_readers_of_its_other_outputs) {
+    for (int rms = 0; rms < 2; rms++) {
+        mezzo_graph *g = shared_weight(rms), *out;
+        must(mz_passes(g, &(mz_target){.options = &(mezzo_program_options){.precision = MEZZO_PRECISION_FP32}}, "fuse",
+                       &out));
+        for (size_t i = 0; i < out->n_nodes; i++)
+            for (int k = 0; k < out->nodes[i].n_in; k++) {
+                const int v = out->nodes[i].in[k];
+                if (v >= 0 && out->values[v].kind == MZ_VALUE_TEMP && out->values[v].producer >= (int)i)
+                    fail_msg("%s: node %zu, %s, reads what node %d makes", rms ? "rmsnorm" : "layernorm", i,
+                             mz_op_table[out->nodes[i].op].name, out->values[v].producer);
+            }
+        mezzo_graph_free(out);
+        mezzo_graph_free(g);
+    }
+}
