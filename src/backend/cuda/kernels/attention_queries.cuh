@@ -285,22 +285,23 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
+            for (int r = 0; r < (OPERANDS::FUSED ? 2 : 1); r++) { // row by row, or both rows together
                 const uint32_t *kept = mask + stage * layout::MASK + (row0 + mt * 16 + r * 8 + g) * mask_words(BN);
 #pragma unroll
                 for (int n = 0; n < BN / 8; n++)
 #pragma unroll
-                    for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    for (int e = 2 * r; e < (OPERANDS::FUSED ? 2 * r + 2 : 4); e++) {
+                        const int row = OPERANDS::FUSED ? r : e >> 1;
                         float d = dp[mt][n][e];
                         if (OPERANDS::FUSED && drop)
                             d = kept[n / 4] >> (2 * t) >> (n % 4 * 8) >> (e & 1) & 1 ? d * rule.kept : 0;
                         const float score = LIMITED ? capped(a, x[mt][n][e]) : x[mt][n][e];
-                        x[mt][n][e] = exp2_fast(fmaf(score, scale2, -lse2[mt][r])) * (d - delta[mt][r]);
+                        x[mt][n][e] = exp2_fast(fmaf(score, scale2, -lse2[mt][row])) * (d - delta[mt][row]);
                         if (LIMITED)
-                            x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[mt][r]
+                            x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[mt][row]
                                               ? 0
                                               : x[mt][n][e] * cap_derivative(a, score);
-                        if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + r * 8)
+                        if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + row * 8)
                             x[mt][n][e] = 0;
                     }
             }
