@@ -176,8 +176,10 @@ static int run(void) {
             return measure || rules != NULL ? cli_wrong("give --data, --measure or --rules, only one of them")
                    : cli_has("per-op")      ? cli_advise_per_op()
                                             : cli_advise_data();
-    if (cli_has("per-op"))
-        return cli_wrong("--per-op trains: name the text with --data FILE");
+    static const char *const trains[] = {"per-op", "steps", "minutes", "gap", "runs", "out"};
+    for (size_t i = 0; i < MZ_COUNT(trains); i++)
+        if (cli_has(trains[i]))
+            return cli_wrong("--%s is for training: name the data with --data FILE", trains[i]);
     if (measure && rules != NULL)
         return cli_wrong("give --measure or --rules, not both");
     if (measure)

@@ -25,6 +25,8 @@ run 0 advise --measure "${MODEL[@]}" --precisions fp32
 run 3 advise --measure "${MODEL[@]}" --memory-gb 0.00001
 shows "$ERR" "no precision works" "fp32: does not fit"
 refuse 2 "--rules" -- advise --measure --rules t4-glm4moe "${MODEL[@]}"
+refuse 2 "--steps" "--data FILE" -- advise --measure "${MODEL[@]}" --steps 40
+refuse 2 "--out" "--data FILE" -- advise --rules t4-glm4moe --d-model 64 --batch-size 2 --seq-len 32 --out none
 refuse 2 model -- advise --measure --model gpt2-999 --device cpu
 refuse 2 "--precisions" -- advise --measure "${MODEL[@]}" --precisions fp64
 
