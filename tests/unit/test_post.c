@@ -1,7 +1,8 @@
 // Post-ops: every row names slots that its op may lack, a row takes what post.def says, and where a device's kernels
 // refuse one, the node stays and the numbers are the same.
 // Seen to fail with: an add that is taken at the wrong end of a list; a joint that is not kept for its other reader; a
-// value that is not rounded between; a device that is not asked.
+// value that is not rounded between; a device that is not asked; a
+// reader of an activation's result that is moved although it is no gradient of a weight.
 #include <math.h>
 
 #include "fixture.h"
@@ -243,4 +244,44 @@ TEST(a_node_stays_before_the_readers_of_its_other_outputs) {
         mezzo_graph_free(out);
         mezzo_graph_free(g);
     }
+}
+
+// --- act_out ---------------------------------------------------------------------------------------------------------
+// Two activations in one segment: the repeated second layer reads the first one's result before backward writes it.
+static void run_segment(bool recompute, float gradient[64]) {
+    const int64_t shape[] = {4, 8};
+    static const char *const names[] = {"a", "b", "c"};
+    float numbers[32];
+    mezzo_device *device;
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_program *program;
+    must(mezzo_device_open("ref", 1, &device));
+    must(mezzo_graph_create(&g));
+    mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, shape);
+    mezzo_recompute_begin(g);
+    for (int i = 0; i < 3; i++) {
+        mezzo_value w = mezzo_param(g, names[i], (mezzo_init){MEZZO_INIT_NORMAL, 0.5F}, 2, (const int64_t[]){8, 8});
+        x = mezzo_linear(g, i > 0 ? mezzo_silu(g, x) : x, w, MEZZO_NONE);
+    }
+    mezzo_recompute_end(g);
+    must(mezzo_graph_loss(g, mezzo_sum(g, mezzo_mul(g, x, x), -1)));
+    must(mezzo_params_create(device, g, 7, &params));
+    must(mezzo_program_create(g, params, &(mezzo_program_options){.recompute = recompute}, &program));
+    for (int i = 0; i < 32; i++)
+        numbers[i] = (float)(i % 7) / 4 - 0.5F;
+    must(mezzo_program_write(program, "x", numbers, sizeof numbers));
+    must(mezzo_program_run(program, NULL, 3, 11));
+    must(mezzo_params_read_grad(params, 0, gradient));
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    mezzo_graph_free(g);
+    mezzo_device_close(device);
+}
+
+TEST(a_result_that_is_read_before_stays_where_it_is) {
+    float kept[64], again[64];
+    run_segment(false, kept);
+    run_segment(true, again);
+    assert_memory_equal(kept, again, sizeof kept);
 }
