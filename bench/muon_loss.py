@@ -72,17 +72,15 @@ def main():
     args.rest = rest
     args.mezzo = os.path.abspath(args.mezzo) if os.path.exists(args.mezzo) else args.mezzo
     results = {name: [] for name in args.variants.split(",")}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(1, args.seeds + 1):  # in turns
+    with tempfile.TemporaryDirectory() as folder, open(args.out or os.devnull, "w", newline="", encoding="utf-8") as f:
+        writer = csv.writer(f)
+        writer.writerow(("optimizer", "seed", "step", "sampled_loss", "final_loss", "step_ms"))
+        for seed in range(1, args.seeds + 1):  # runs of all variants alternate
             for name in results:
-                results[name].append(run(args, name, seed, folder))
-    if args.out:
-        with open(args.out, "w", newline="", encoding="utf-8") as f:
-            writer = csv.writer(f)
-            writer.writerow(("optimizer", "seed", "step", "sampled_loss", "final_loss", "step_ms"))
-            for name, runs in results.items():
-                for seed, r in enumerate(runs, 1):
-                    writer.writerows([(name, seed, s, f"{l:.6f}", f"{r['final']:.6f}", f"{r['ms']:.3f}") for s, l in r["curve"]])
+                r = run(args, name, seed, folder)
+                results[name].append(r)
+                writer.writerows([(name, seed, s, f"{l:.6f}", f"{r['final']:.6f}", f"{r['ms']:.3f}") for s, l in r["curve"]])
+                f.flush()  # an interrupted session keeps the rows of its finished runs
     goals = [r["curve"][-1][1] for r in results.get("adamw", [])]
     for name, runs in results.items():
         print(f"{name}: final validation loss {interval([r['final'] for r in runs])}; {statistics.median(r['ms'] for r in runs):.2f} ms a step")

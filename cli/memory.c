@@ -101,8 +101,8 @@ static mezzo_status settle_precisions(mz_memory_plan *p) {
         char reason[256];
         MEZZO_TRY(mezzo_precision_resolve(p->device, p->precisions[i], &effective, reason, sizeof reason));
         bool there = false;
-        for (int k = 0; k < p->n_precisions; k++)
-            there = there || (p->precisions[k] == effective && k != i);
+        for (int k = 0; k < n; k++)
+            there = there || kept[k] == effective;
         if (effective != p->precisions[i])
             fprintf(stderr, "%s\n", reason);
         if (!there)

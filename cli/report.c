@@ -24,11 +24,6 @@ int cli_exit_code(mezzo_status status) {
     return CLI_FAILED;
 }
 
-static bool verbose(const char *topic) {
-    const char *list = getenv("MEZZO_VERBOSE");
-    return list != NULL && (strstr(list, topic) != NULL || strstr(list, "all") != NULL);
-}
-
 void cli_log(void *user, const char *topic, const char *line) {
     (void)user;
     cli_progress_end();
@@ -75,7 +70,7 @@ int cli_error(mezzo_status status) {
         return CLI_FAILED;
     print_name();
     fprintf(stderr, "%s\n", mezzo_error_message());
-    if (verbose("trace") && *mezzo_error_trace() != '\0')
+    if (mz_verbose_names("trace") && *mezzo_error_trace() != '\0')
         fprintf(stderr, "%s\n", mezzo_error_trace());
     return cli_exit_code(status);
 }

@@ -54,7 +54,8 @@ double mz_dtype_largest(mezzo_dtype dtype); // the largest finite number; 0: int
 double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rounding to nearest; 0: integers
 
 // --- log -----------------------------------------------------------------------------------------------------------
-bool mz_log_enabled(const char *topic); // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
+bool mz_verbose_names(const char *topic); // MEZZO_VERBOSE, a comma list of topics or "all", names the topic
+bool mz_log_enabled(const char *topic);   // a sink is set, and the topic is not "dispatch" or MEZZO_VERBOSE names it
 void mz_log(const char *topic, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 // Receives the progress of long work from the code that does it (the command listens). Work begins with done 0, has

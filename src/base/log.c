@@ -26,8 +26,7 @@ static mezzo_log_fn sink_get(void **user) {
     return fn;
 }
 
-// Returns whether MEZZO_VERBOSE, a comma list of topics or "all", names the topic.
-static bool verbose_names(const char *topic) {
+bool mz_verbose_names(const char *topic) {
     const char *list = getenv("MEZZO_VERBOSE");
     while (list != NULL && *list != '\0') {
         size_t n = strcspn(list, ",");
@@ -42,7 +41,7 @@ bool mz_log_enabled(const char *topic) {
     void *user;
     if (sink_get(&user) == NULL)
         return false;
-    return strcmp(topic, "dispatch") != 0 || verbose_names(topic);
+    return strcmp(topic, "dispatch") != 0 || mz_verbose_names(topic);
 }
 
 void mz_log(const char *topic, const char *fmt, ...) {

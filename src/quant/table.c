@@ -17,9 +17,10 @@ void mz_scales_free(mezzo_device *device, mz_scales *s) {
 static mezzo_status open_table(mezzo_device *device, mz_scales *s) {
     if (s->entries != NULL)
         return MEZZO_OK;
-    s->names = mz_alloc(MZ_SCALES_MAX, sizeof *s->names);
-    s->known = mz_alloc(MZ_SCALES_MAX, sizeof *s->known);
-    s->host = mz_alloc(MZ_SCALES_MAX, sizeof *s->host);
+    // After an error a later call keeps the arrays that the first one allocated.
+    s->names = s->names != NULL ? s->names : mz_alloc(MZ_SCALES_MAX, sizeof *s->names);
+    s->known = s->known != NULL ? s->known : mz_alloc(MZ_SCALES_MAX, sizeof *s->known);
+    s->host = s->host != NULL ? s->host : mz_alloc(MZ_SCALES_MAX, sizeof *s->host);
     if (s->names == NULL || s->known == NULL || s->host == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     s->last_synced = -1;
