@@ -14,8 +14,8 @@ run 1 "${RUN[@]}" --seeds 1 --out failed --max-accuracy-difference 0
 shows failed/verify.json '"accuracy": false'
 
 run 0 memory --model kl_vae --batch-size 3
-shows "$OUT" "a micro batch of 3 images of 64 x 64 x 1" "sampling (0.0 MiB)"
-grep -q logits "$OUT" && fail "a row about logits"
+shows "$OUT" "a micro batch of 3 images of 64 x 64 x 1"
+grep -qE "logits|sampling" "$OUT" && fail "memory for logits or samples"
 run 1 memory --model kl_vae --limit 1MiB
 shows "$ERR" "for 1 image of 64 x 64 x 1"
 run 0 memory --model mlp --batch-size 1
