@@ -320,7 +320,7 @@ struct window_args {
 };
 
 template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(window_args v) {
-    const int64_t i = thread_index(), each = v.inner / V;
+    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.inner / V;
     if (i >= v.outer * v.n * each)
         return;
     const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.n, first = (row - outer * v.n) * v.stride;
@@ -342,7 +342,7 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(
 
 // An element gets dy of each window of which it is the first that is not smaller than y.
 template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_dx_kernel(window_args v) {
-    const int64_t i = thread_index(), each = v.inner / V;
+    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.inner / V;
     if (i >= v.outer * v.axis * each)
         return;
     const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.axis, own = row - outer * v.axis;
