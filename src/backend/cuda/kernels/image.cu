@@ -332,12 +332,12 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(
         const int64_t a = first + static_cast<int64_t>(k) * v.step - v.before;
         if (a < 0 || a >= v.axis)
             continue;
-        load_some<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
+        load<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
 #pragma unroll
         for (int j = 0; j < V; j++)
             most[j] = most[j] == most[j] && !(x[j] <= most[j]) ? x[j] : most[j];
     }
-    store_some<V>(v.y, i * V, most);
+    store<V>(v.y, i * V, most);
 }
 
 // An element gets dy of each window of which it is the first that is not smaller than y.
@@ -351,13 +351,13 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_dx_kern
         const int64_t from = own + v.before - static_cast<int64_t>(k) * v.step, o = from / v.stride;
         if (from < 0 || o * v.stride != from || o >= v.n)
             continue;
-        load_some<V>(v.y, (outer * v.n + o) * v.inner + c, y);
-        load_some<V>(v.dy, (outer * v.n + o) * v.inner + c, given);
+        load<V>(v.y, (outer * v.n + o) * v.inner + c, y);
+        load<V>(v.dy, (outer * v.n + o) * v.inner + c, given);
         for (int j = 0; j <= k; j++) {
             const int64_t a = own - static_cast<int64_t>(k - j) * v.step;
             if (a < 0)
                 continue;
-            load_some<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
+            load<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
 #pragma unroll
             for (int l = 0; l < V; l++)
                 given[l] = (x[l] < y[l]) == (j < k) ? given[l] : 0;
@@ -366,7 +366,7 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_dx_kern
         for (int l = 0; l < V; l++)
             sum[l] += given[l];
     }
-    store_some<V>(v.dx, i * V, sum);
+    store<V>(v.dx, i * V, sum);
 }
 
 static window_args windows_of(const mz_call *call, const mz_tensor *x, const mz_tensor *y) {
@@ -387,7 +387,7 @@ static void launch_max_pool(const mz_cuda_device *cuda, const mz_call *call) {
     const window_args v = windows_of(call, mz_in(call, max_pool, x), mz_out(call, max_pool, y));
     const bool vectors = v.inner % 8 == 0;
     const auto kernel = vectors ? max_pool_kernel<8> : max_pool_kernel<1>;
-    kernel<<<blocks_of(v.outer * v.n * v.inner / (vectors ? 8 : 1), IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+    launch_threads<IMAGE_BLOCK>(cuda, kernel, v.outer * v.n * v.inner / (vectors ? 8 : 1), v);
 }
 MZ_CUDA_KERNEL(max_pool, launch_max_pool, storages<"a", "a">)
 
@@ -397,7 +397,7 @@ static void launch_max_pool_dx(const mz_cuda_device *cuda, const mz_call *call) 
     v.dx = mz_cuda_array(mz_out(call, max_pool_dx, dx));
     const bool vectors = v.inner % 8 == 0;
     const auto kernel = vectors ? max_pool_dx_kernel<8> : max_pool_dx_kernel<1>;
-    kernel<<<blocks_of(v.outer * v.axis * v.inner / (vectors ? 8 : 1), IMAGE_BLOCK), IMAGE_BLOCK, 0, cuda->stream>>>(v);
+    launch_threads<IMAGE_BLOCK>(cuda, kernel, v.outer * v.axis * v.inner / (vectors ? 8 : 1), v);
 }
 MZ_CUDA_KERNEL(max_pool_dx, launch_max_pool_dx, storages<"aaa", "a">)
 
