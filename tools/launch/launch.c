@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -47,12 +48,13 @@ typedef struct job {
 // Signals that are passed on to the ranks: the first ENDING ask for the end, the others for a checkpoint.
 enum { ENDING = 4 };
 static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGPWR, SIGUSR1, SIGUSR2, SIGXCPU};
-static volatile sig_atomic_t came[MZ_COUNT(passed_on)]; // how often
-static int passed[MZ_COUNT(passed_on)];                 // how many of these the ranks have got
+static atomic_int came[MZ_COUNT(passed_on)]; // how often; PMIx's threads may handle signals at the same time
+static int passed[MZ_COUNT(passed_on)];      // how many of these the ranks have got
 
 static void on_signal(int number) {
     for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
-        came[i] += passed_on[i] == number;
+        if (passed_on[i] == number)
+            atomic_fetch_add(&came[i], 1);
 }
 
 static bool asked_to_end(void) {
