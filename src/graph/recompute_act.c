@@ -74,6 +74,13 @@ static bool reads(const mz_node *n, int v) {
     return false;
 }
 
+static bool writes(const mz_node *n, int v) {
+    for (int k = 0; k < n->n_out; ++k)
+        if (n->out[k] == v)
+            return true;
+    return false;
+}
+
 // Returns whether backward reads v, and each of its readers before node `at` may stand after it. *forward: forward
 // reads it, too.
 static bool can_wait(const mezzo_graph *g, int v, size_t at, bool *forward) {
@@ -118,6 +125,8 @@ static mezzo_status recompute_act(mezzo_graph *g, size_t at, const host *h, mz_c
     bool possible = false, forward = false;
     size_t from = 0;
     for (; from < at && v < 0; ++from) {
+        if (!reads(&g->nodes[from], h->preact) && !writes(&g->nodes[from], h->preact))
+            continue;
         v = result_of(g, &g->nodes[from], &d, h);
         v = v >= 0 && can_wait(g, v, at, &forward) ? v : -1;
     }
