@@ -11,7 +11,7 @@ static const char *plural(size_t n) {
     return n == 1 ? "" : "s";
 }
 
-// Describes the points where no crossing is established.
+// Answers whether the candidate is faster, with the interval of its wins.
 static void answer_faster(const mz_analysis *a, mz_text *t) {
     const mz_study *s = a->study;
     int64_t n = (int64_t)s->n_pairs;
