@@ -311,8 +311,16 @@ static void join_node(axes *a, const mz_node *n) {
 }
 
 // --- values --------------------------------------------------------------------------------------------------------
-static bool is_rows(const mezzo_graph *g, const mz_value *v) { // it is a block of rows of another value
-    return v->alias >= 0 && (v->producer < 0 || g->nodes[v->producer].op != MZ_OP_reshape);
+// Returns whether v is a block of rows of another value. The other aliases are results of reshapes; a pass may have
+// removed the node that wrote one.
+static bool is_rows(const mezzo_graph *g, const mz_value *v) {
+    if (v->alias < 0 || v->producer < 0)
+        return v->alias >= 0;
+    const mz_node *maker = (size_t)v->producer < g->n_nodes ? &g->nodes[v->producer] : NULL;
+    for (int k = 0; maker != NULL && k < maker->n_out; k++)
+        if (maker->out[k] == (int)(v - g->values))
+            return maker->op != MZ_OP_reshape;
+    return false;
 }
 
 static void start(axes *a, const mz_storage_policy *policy) {
