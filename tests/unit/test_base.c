@@ -287,6 +287,24 @@ TEST(the_nearest_word_is_named_only_when_it_is_near) {
     mz_free(huge);
 }
 
+// Sizes about a piece of several threads' copies, which ends in the middle of a page. Seen to fail without the last
+// piece.
+TEST(large_copies_are_whole) {
+    const size_t sizes[] = {0, 13, (1 << 20) - 1, 1 << 20, (5 << 20) + 13};
+    const size_t room = (5 << 20) + 64;
+    unsigned char *from = mz_alloc(room, 1), *to = mz_alloc(room, 1);
+    for (size_t i = 0; i < room; i++)
+        from[i] = (unsigned char)(i * 131 % 251 + 1);
+    for (size_t k = 0; k < MZ_COUNT(sizes); k++) {
+        memset(to, 0, room);
+        mz_copy(to + 3, from + 5, sizes[k]);
+        assert_memory_equal(to + 3, from + 5, sizes[k]);
+        assert_int_equal(to[2] + to[3 + sizes[k]], 0);
+    }
+    mz_free(from);
+    mz_free(to);
+}
+
 TEST(the_clock_goes_forward) {
     double start = mz_seconds();
     assert_true(mz_seconds() >= start && start > 0);
