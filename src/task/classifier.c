@@ -473,14 +473,48 @@ static size_t bytes_of(const mz_examples *examples) {
     return bytes;
 }
 
+static int64_t count_of(const mz_input *in) {
+    return (int64_t)(in->bytes / mezzo_dtype_size(in->dtype));
+}
+
+// Returns whether all of n numbers are finite: an exponent of ones becomes the highest bit of its sum with 1.
+static bool are_finite(const float *x, int64_t n) {
+    uint32_t sums = 0;
+#pragma omp simd reduction(| : sums)
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        sums |= (bits & 0x7f800000U) + 0x00800000U;
+    }
+    return sums < 0x80000000U;
+}
+
+static int64_t classes_of(const mz_task *task, const mz_input *in) {
+    return in->classes > 0 ? in->classes : task->wants.classes;
+}
+
+// Returns the first column of a row with a value that the model cannot take; -1: there is none.
+static int64_t bad_column(const mz_task *task, const mz_input *in, int64_t row) {
+    const int64_t width = count_of(in) / in->dim[0], classes = classes_of(task, in);
+    const float *const x = (const float *)in->data + row * width;
+    const int32_t *const y = (const int32_t *)in->data + row * width;
+    if (in->dtype == MEZZO_F32 ? are_finite(x, width) : in->role != MZ_ROLE_TARGETS)
+        return -1;
+    for (int64_t i = 0; i < width; i++)
+        if (in->dtype == MEZZO_F32 ? !isfinite(x[i]) : y[i] < -1 || y[i] >= classes)
+            return i;
+    return -1;
+}
+
 static mezzo_status draw(mz_source *source, uint64_t k) {
     const classifier *c = (const classifier *)source->task;
     const mz_range *r = source->state;
     const mz_examples *examples = &source->examples;
     const int64_t rows = examples->input[0].dim[0];
+    int bad = 0;
     if (!r->random)
         k %= source->batches;
-#pragma omp parallel for schedule(static) if (bytes_of(examples) >= 1 << 20)
+#pragma omp parallel for schedule(dynamic) reduction(| : bad) if (bytes_of(examples) >= 1 << 20)
     for (int64_t i = 0; i < rows; i++) {
         const int64_t at = mz_range_place(r, k * (uint64_t)rows + (uint64_t)i);
         for (int n = 0; n < examples->n; n++) {
@@ -492,61 +526,28 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
                 fill_row(c, a, c->order[r->first + (at < 0 ? 0 : at)], in, i);
             else
                 ((float *)in->data)[i] = 1;
+            bad |= bad_column(source->task, in, i) >= 0; // while the row is in the thread's cache
         }
     }
+    source->sound = bad == 0;
     return MEZZO_OK;
-}
-
-static int64_t count_of(const mz_input *in) {
-    return (int64_t)(in->bytes / mezzo_dtype_size(in->dtype));
-}
-
-// Returns whether all of n numbers are finite: an exponent of ones becomes the highest bit of its sum with 1.
-static bool are_finite(const float *x, int64_t n) {
-    enum { PIECE = 4096 };
-    uint32_t seen = 0;
-#pragma omp parallel for schedule(static) reduction(| : seen) if (n >= 1 << 18)
-    for (int64_t from = 0; from < n; from += PIECE) {
-        const int64_t to = n - from < PIECE ? n : from + PIECE;
-        uint32_t sums = 0;
-#pragma omp simd reduction(| : sums)
-        for (int64_t i = from; i < to; i++) {
-            uint32_t bits;
-            memcpy(&bits, &x[i], sizeof bits);
-            sums |= (bits & 0x7f800000U) + 0x00800000U;
-        }
-        seen |= sums;
-    }
-    return seen < 0x80000000U;
-}
-
-static bool check_numbers(const mz_input *in, char *fault, size_t size) {
-    const int64_t n = count_of(in), width = n / in->dim[0];
-    const float *x = in->data;
-    if (are_finite(x, n))
-        return true;
-    for (int64_t i = 0; i < n; i++)
-        if (!isfinite(x[i])) {
-            snprintf(fault, size, "%s %g in row %lld, column %lld: it must be finite",
-                     in->role == MZ_ROLE_FEATURES ? "feature" : in->name, (double)x[i], (long long)(i / width),
-                     (long long)(i % width));
-            return false;
-        }
-    return true;
 }
 
 static bool check(const mz_task *task, const mz_examples *examples, char *fault, size_t size) {
     for (int k = 0; k < examples->n; k++) {
         const mz_input *in = &examples->input[k];
-        const int64_t classes = in->classes > 0 ? in->classes : task->wants.classes, width = count_of(in) / in->dim[0];
-        if (in->dtype == MEZZO_F32 && !check_numbers(in, fault, size))
-            return false;
-        for (int64_t i = 0; in->role == MZ_ROLE_TARGETS && in->dtype == MEZZO_I32 && i < count_of(in); i++) {
-            const int32_t y = ((const int32_t *)in->data)[i];
-            if (y >= -1 && y < classes)
+        const int64_t width = count_of(in) / in->dim[0];
+        for (int64_t row = 0; row < in->dim[0]; row++) {
+            const int64_t column = bad_column(task, in, row), at = row * width + column;
+            if (column < 0)
                 continue;
-            snprintf(fault, size, "target %d in row %lld: the model has classes 0 to %lld", y, (long long)(i / width),
-                     (long long)classes - 1);
+            if (in->dtype == MEZZO_F32)
+                snprintf(fault, size, "%s %g in row %lld, column %lld: it must be finite",
+                         in->role == MZ_ROLE_FEATURES ? "feature" : in->name, (double)((const float *)in->data)[at],
+                         (long long)row, (long long)column);
+            else
+                snprintf(fault, size, "target %d in row %lld: the model has classes 0 to %lld",
+                         ((const int32_t *)in->data)[at], (long long)row, (long long)classes_of(task, in) - 1);
             return false;
         }
     }

@@ -49,6 +49,7 @@ typedef struct mz_source {
     float *prediction;    // [rows, values], where the model predicts numbers; NULL elsewhere
     mz_batch_score *each; // NULL; else memory of the caller for the score of each batch that mz_evaluate runs
     void *state;          // of the task
+    bool sound;           // `draw` has found every value of the batch good, so that nothing is left to check
     void (*spoil)(void *user, mz_examples *examples); // for tests: called on each batch before it is checked; NULL
     void *spoil_user;
 } mz_source;
@@ -144,7 +145,8 @@ typedef struct mz_task_kind {
     mezzo_status (*open_source)(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed,
                                 mz_source *source);
     void (*close_source)(mz_source *source);
-    // Draws batch k into source->examples. INVALID: this batch is bad, and others may be good.
+    // Draws batch k into source->examples. INVALID: this batch is bad, and others may be good. A task that looks at
+    // every value as `check` does, while threads write it, sets source->sound where all are good.
     mezzo_status (*draw)(mz_source *source, uint64_t k);
     // Returns whether the model can take every value; else `fault` says which it cannot.
     bool (*check)(const mz_task *task, const mz_examples *examples, char *fault, size_t size);

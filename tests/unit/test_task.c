@@ -1,9 +1,11 @@
 // Tasks: what a .npy may hold and how others are refused, batches as a function of their number, and a classifier from
 // mezzo_run_train to mezzo_run_eval, resumed to the bit.
 //
-// To see it fail: a shuffle by the run's seed, the fill of the last batch with weight, labels of the first rows for
-// all, a float's column as its row.
+// To see it fail: a flag of bad rows that each thread keeps for itself, a look at the row before, a shuffle by the
+// run's seed, the fill of the last batch with weight, labels of the first rows for all, a float's column as its row.
 #include "tiny_run.h"
+
+#include <omp.h>
 
 #include "data/npy.h"
 #include "task/task.h"
@@ -202,6 +204,124 @@ TEST(a_bad_batch_is_blank) {
     assert_int_equal(task->kind->weight(&s->examples), 0);
     mz_source_close(s);
     mz_task_close(task);
+}
+
+// --- large batches, which threads draw -----------------------------------------------------------
+enum { WIDE = 3 * 4096 + 5, WIDE_N = 61, WIDE_BATCH = 32 }; // 1.5 MiB a batch
+
+static void write_wide(void) {
+    float *x = mz_alloc((size_t)WIDE_N * WIDE, sizeof *x);
+    assert_non_null(x);
+    for (int i = 0; i < WIDE_N * WIDE; i++)
+        x[i] = (float)(i % 8191) - 4000.0F;
+    write_array("wide.npy", "<f4", "(61, 12293)", x, (size_t)WIDE_N * WIDE * sizeof *x);
+    mz_free(x);
+}
+
+// Only the example `other` is of the third class.
+static mz_task *open_wide(int other) {
+    const mz_task_options options = {.path = "wide.npy", .labels = "wide_y.npy", .split = 0.9};
+    mezzo_model_config model;
+    mz_task *task;
+    mz_model object;
+    int64_t y[WIDE_N];
+    for (int i = 0; i < WIDE_N; i++)
+        y[i] = i == other ? 2 : i % 2;
+    write_array("wide_y.npy", "<i8", "(61,)", y, sizeof y);
+    must(mezzo_model_defaults("mlp", &model));
+    must(mz_task_open(&model, &options, &task));
+    model.features = task->sizes.features;
+    model.classes = task->sizes.classes;
+    must(mz_model_of(&model, &object));
+    must(mz_task_set_model(task, &object));
+    return task;
+}
+
+static struct {
+    int64_t at; // the element that is spoilt
+    float by;
+} spoilt;
+static void spoil_one(void *user, mz_examples *examples) {
+    (void)user;
+    ((float *)examples->input[0].data)[spoilt.at] = spoilt.by;
+}
+
+TEST(threads_draw_what_one_thread_draws) {
+    const int threads = omp_get_max_threads();
+    char fault[200];
+    mz_source *s;
+    write_wide();
+    mz_task *task = open_wide(-1);
+    must(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, WIDE_BATCH, 5, false, &s));
+    unsigned char *alone = mz_alloc(s->examples.input[0].bytes, 1);
+    assert_non_null(alone);
+    assert_true(s->examples.input[0].bytes > 1 << 20);
+    for (uint64_t k = 0; k < 20; k++)
+        for (int n = 0; n < 2; n++) {
+            omp_set_num_threads(n == 0 ? 1 : 7);
+            memset(s->examples.input[0].data, 0xFF, s->examples.input[0].bytes);
+            must(mz_source_draw(s, k, fault, sizeof fault));
+            assert_string_equal(fault, "");
+            assert_int_equal(task->kind->weight(&s->examples), WIDE_BATCH);
+            if (n == 0)
+                memcpy(alone, s->examples.input[0].data, s->examples.input[0].bytes);
+            else
+                assert_memory_equal(alone, s->examples.input[0].data, s->examples.input[0].bytes);
+        }
+    omp_set_num_threads(threads);
+    mz_free(alone);
+    mz_source_close(s);
+    mz_task_close(task);
+}
+
+// A number that is not finite is found wherever it lies, and named.
+TEST(a_bad_number_of_a_large_batch_is_named) {
+    static const int64_t at[] = {0, 4095, 4096, WIDE - 1, WIDE, 2 * WIDE - 1, 17 * WIDE + 8191, WIDE_BATCH * WIDE - 1};
+    static const float by[] = {NAN, INFINITY, -INFINITY};
+    char fault[200], says[200];
+    mz_source *s;
+    write_wide();
+    mz_task *task = open_wide(-1);
+    must(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_RANDOM, WIDE_BATCH, 5, false, &s));
+    s->spoil = spoil_one;
+    for (size_t i = 0; i < MZ_COUNT(at) * MZ_COUNT(by); i++) {
+        spoilt.at = at[i / MZ_COUNT(by)];
+        spoilt.by = by[i % MZ_COUNT(by)];
+        must(mz_source_draw(s, i, fault, sizeof fault));
+        snprintf(says, sizeof says, "%g in row %d, column %d:", (double)spoilt.by, (int)(spoilt.at / WIDE),
+                 (int)(spoilt.at % WIDE));
+        assert_non_null(strstr(fault, says));
+        assert_int_equal(task->kind->weight(&s->examples), 0);
+    }
+    mz_source_close(s);
+    mz_task_close(task);
+}
+
+// The threads that write a batch look at it: the one target that the model has not is found in whichever row it is.
+TEST(a_bad_target_of_a_large_batch_is_named) {
+    char fault[200], says[200];
+    int all = 0;
+    write_wide();
+    for (int row = 0; row < WIDE_N; row++) {
+        mz_source *s;
+        mz_task *task = open_wide(row);
+        task->wants.classes = 2; // all labels are checked when the model is set
+        must(mz_source_open(task, MZ_SET_TRAIN, MZ_ORDER_SEQUENTIAL, WIDE_BATCH, 5, false, &s));
+        for (uint64_t k = 0; k < s->batches; k++) {
+            int other = -1;
+            must(mz_source_draw(s, k, NULL, 0));
+            for (int i = 0; i < WIDE_BATCH; i++)
+                if (((const int32_t *)s->examples.input[1].data)[i] == 2)
+                    other = i;
+            must(mz_source_draw(s, k, fault, sizeof fault));
+            snprintf(says, sizeof says, "target 2 in row %d:", other);
+            assert_true(other < 0 ? fault[0] == '\0' : strncmp(fault, says, strlen(says)) == 0);
+            all += other >= 0;
+        }
+        mz_source_close(s);
+        mz_task_close(task);
+    }
+    assert_int_equal(all, 54); // int(0.9 * 61): the others validate
 }
 
 static void set_is_refused(const char *says) {
