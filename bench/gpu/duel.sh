@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# duel [SHAPE [WAYS [MICRO_BATCHES [mma|wgmma]]]]: bench/duel.py, of SHAPE (qwen2.5-1.5B), 50 steps: duel.csv, duel-losses.csv. The last word sets
-# MEZZO_CUDA_WIDE_HEADS, for heads of 128 (1.5B, 3B). A wheel of torchao in DEBS is used where none is installed.
+# duel [SHAPE [WAYS [MICRO_BATCHES [mma]]]]: bench/duel.py, of SHAPE (qwen2.5-1.5B), 50 steps: duel.csv, duel-losses.csv. mma: the older kernels
+# for heads of 128 (1.5B, 3B), by MEZZO_CUDA_WIDE_HEADS. A wheel of torchao in DEBS is used where none is installed.
 . "$(dirname "$0")/common.sh"
 [[ $(df --output=avail /dev/shm 2>/dev/null | tail -n 1) -lt 16000000 ]] || export TMPDIR=/dev/shm # the first weights of 1.5B are 6 GB
 python3 -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__)'

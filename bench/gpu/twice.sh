@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # twice [VARIANT…]: whether two runs, side by side, have the same losses, norms, weights and moments (twice.csv): GPT-2 124M in bf16 (default) and
-# fp8, Qwen 2.5's widths with attention's backward for heads of 128 by mma (wide) and wgmma. bench/gpu/bits.sh says why they do not.
+# fp8, two layers of Qwen 2.5's widths (qwen; mma: with the older kernels of attention's backward). bench/gpu/bits.sh says why they do not. wide, for heads
+# of 128, 90 s: whether steps of Qwen 2.5's 1.5B and of two layers of Llama 8B's widths, computed twice, have the same gradients, and the 1.5B's time with
+# either kernels (steps.csv).
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2-124M --batch-size 32 --seq-len 1024" "--model gpt2 --layers 2 --heads 2 --d-model 64 --batch-size 2 --seq-len 64")
 qwen=$(pick "--model qwen2 --layers 2 --heads 12 --kv-heads 2 --d-model 1536 --d-ff 8960 --batch-size 8 --seq-len 1024" \
@@ -37,14 +39,37 @@ END
     row twice.csv name,steps,differ,first_that_differs,loss_and_norm,files,seconds,options "$name" $found "$files" $((SECONDS - began)) "$*"
     rm -rf run-1 run-2
 }
-[[ $# -gt 0 ]] || set -- wgmma default wide fp8
+again() { # NAME STEPS OPTION…: every step's gradients are computed twice
+    local name=$1 count=$2 began=$SECONDS found
+    shift 2
+    steps "$name" "$@" --steps "$count" --replay 1 --replay-policy continue
+    found=$(grep -c '"perf/step_ms"' "$name/metrics.jsonl" 2>/dev/null)
+    row twice.csv name,steps,differ,first_that_differs,loss_and_norm,files,seconds,options "$name" "${found:-0}" "$(grep -c 'two different' "$out/$name.log")" \
+        "$(grep -o -m1 'step [0-9]*: .*two different.*' "$out/$name.log" | tr -d , | cut -c1-300)" - - $((SECONDS - began)) "$* --replay 1"
+}
+wide() {
+    local shape="--dropout 0 --precision bf16" big two
+    big=$(pick "--model qwen2.5-1.5B --vocab 151936 --logits-rows 4096 --batch-size 8 --seq-len 1024" \
+        "--model qwen2 --layers 2 --heads 2 --kv-heads 1 --d-model 64 --d-ff 128 --vocab 512 --batch-size 2 --seq-len 64")
+    two=$(pick "--model llama --layers 2 --heads 32 --kv-heads 8 --d-model 4096 --d-ff 14336 --vocab 50304 --batch-size 4 --seq-len 1024" \
+        "--model llama --layers 2 --heads 4 --kv-heads 1 --d-model 64 --d-ff 128 --vocab 512 --batch-size 2 --seq-len 64")
+    # shellcheck disable=SC2086
+    {
+        ROW_LIMIT=45 again 1.5B-twice "$(pick 80 6)" $shape $big
+        ! time_for 20 "the 1.5B's time" || ROW_LIMIT=20 steps 1.5B-wgmma $shape $big --steps "$(pick 16 6)"
+        ! time_for 20 "the 1.5B's time by mma" || MEZZO_CUDA_WIDE_HEADS=mma ROW_LIMIT=20 steps 1.5B-mma $shape $big --steps "$(pick 16 6)"
+        ! time_for 10 "Llama's widths" || ROW_LIMIT=25 again llama-8B-twice "$(pick 80 6)" $shape $two
+    }
+}
+[[ $# -gt 0 ]] || set -- qwen default fp8
 for name in "$@"; do
     # shellcheck disable=SC2086
     case $name in
     default) twice default $gpt2 --precision bf16 ;;
     fp8) twice fp8 $gpt2 --precision fp8 ;;
-    wide) twice wide $qwen --precision bf16 ;;
-    wgmma) MEZZO_CUDA_WIDE_HEADS=wgmma twice wgmma $qwen --precision bf16 ;;
+    qwen) twice qwen $qwen --precision bf16 ;;
+    mma) MEZZO_CUDA_WIDE_HEADS=mma twice mma $qwen --precision bf16 ;;
+    wide) wide ;;
     *) echo "twice: no variant $name" ;;
     esac
 done

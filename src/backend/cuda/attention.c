@@ -196,8 +196,8 @@ static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, 
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.width > 64 && !mz_cuda(device)->wide_heads)
-        return "MEZZO_CUDA_WIDE_HEADS is not wgmma";
+    if (a.width > 64 && mz_cuda(device)->wide_by_mma)
+        return "MEZZO_CUDA_WIDE_HEADS is mma";
     return (a.width <= 32 || a.width > 64) && a.length < 256
                ? "another kernel is faster for narrow or wide heads and few positions"
                : NULL;

@@ -80,12 +80,12 @@ static mezzo_status read_plans(mz_cuda_device *cuda) {
     return MEZZO_OK;
 }
 
-// Reads MEZZO_CUDA_WIDE_HEADS, which says which kernels serve attention's backward for heads of more than 64: the
-// libraries' and mma (the default), or wgmma's, whose runs have not been shown to have equal bits every time.
+// Reads MEZZO_CUDA_WIDE_HEADS, which says which kernels serve attention's backward for heads of more than 64 on compute
+// capability 9.0: wgmma's (the default), or those of other devices, the library's and mma.
 static mezzo_status read_wide_heads(mz_cuda_device *cuda) {
     const char *which = getenv("MEZZO_CUDA_WIDE_HEADS");
-    cuda->wide_heads = which != NULL && strcmp(which, "wgmma") == 0;
-    if (which != NULL && !cuda->wide_heads && strcmp(which, "mma") != 0)
+    cuda->wide_by_mma = which != NULL && strcmp(which, "mma") == 0;
+    if (which != NULL && !cuda->wide_by_mma && strcmp(which, "wgmma") != 0)
         return mz_fail(MEZZO_ERR_INVALID, "MEZZO_CUDA_WIDE_HEADS is '%s': it must be mma or wgmma", which);
     return MEZZO_OK;
 }

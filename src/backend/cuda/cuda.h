@@ -34,7 +34,7 @@ typedef struct mz_cuda_device {
     size_t memory;    // bytes in all
     bool slowest;     // MEZZO_CUDA_PLANS=slowest: libraries' plans are the slowest of those with the same bits
     bool first_plans; // MEZZO_CUDA_PLANS=first: the first of those in the library's order
-    bool wide_heads;  // MEZZO_CUDA_WIDE_HEADS=wgmma: attention's backward by wgmma for heads of more than 64
+    bool wide_by_mma; // MEZZO_CUDA_WIDE_HEADS=mma: attention's backward is not by wgmma for heads of more than 64
     bool fp32_by_fma; // MEZZO_CUDA_FP32=fma: FP32 is never multiplied in parts on tensor cores
     char name[80];
     cudaStream_t stream;              // all work runs here, in order

@@ -107,6 +107,7 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
                 barrier_wait(at.full + stage * 8, parity);
                 load_left<D>(y, at.stages + stage * layout::STAGE, BM, first);
                 row_products<T, D>(delta, dy, y);
+                async_fence();
                 warp_arrive(at.empty + stage * 8);
                 if (++stage == layout::STAGES)
                     stage = 0, parity ^= 1;

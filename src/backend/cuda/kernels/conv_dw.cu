@@ -174,7 +174,7 @@ template <typename T> __global__ void __launch_bounds__(THREADS, 1) conv_dw_kern
     int at = 0, next = STAGES - 2;
     for (int p = 0; p < pieces; p++) {
         copies_wait<STAGES - 3>();
-        writes_to_matrix_unit();
+        async_fence();
         __syncthreads(); // both warpgroups have done with piece p - 2, and with the spots of piece p + 1
         const uint64_t a = wgmma_operand(first + at * STAGE + half * BLOCK, BLOCK);
         const uint64_t b = wgmma_operand(first + at * STAGE + OPERAND, BLOCK);

@@ -64,7 +64,7 @@ __device__ __forceinline__ void keep_only(unsigned char *stage, int begin, int e
         x.w &= first_bytes(to - 12) & ~first_bytes(from - 12);
         *place = x;
     }
-    writes_to_matrix_unit();
+    async_fence();
     asm volatile("bar.sync 1, %0;" ::"n"(2 * TILE) : "memory"); // both warpgroups
 }
 

@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
     int at = 0, next = STAGES - 1;
     for (int p = 0; p < pieces; p++) {
         copies_wait<STAGES - 2>();
-        writes_to_matrix_unit();
+        async_fence();
         __syncthreads();
         uint64_t da = wgmma_operand(first + at * STAGE + half * (A ? 64 * 128 : L * 128), L * 128);
         uint64_t db = wgmma_operand(first + at * STAGE + OPERAND, L * 128);

@@ -104,7 +104,9 @@ __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
 #undef MZ_WGMMA_FOUR
 #undef MZ_WGMMA_EACH
 
-__device__ __forceinline__ void writes_to_matrix_unit() { // what this thread wrote to shared memory, it may read
+// What this thread has read or written in shared memory comes before what the matrix unit reads and copies write there.
+// An arrival at a barrier is no such order: it may pass loads that are still under way.
+__device__ __forceinline__ void async_fence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
