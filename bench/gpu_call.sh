@@ -2,7 +2,7 @@
 # bench/gpu_call.sh [--seconds N] [--build FOLDER] [--debs FOLDER] [--out FOLDER] STREAM… [--after STREAM]
 # Builds Mezzo for this machine's GPUs and runs measurements of bench/gpu: a STREAM is "NAME[+WORD…]:LIMIT NAME:LIMIT …", scripts bench/gpu/NAME.sh with the
 # words as arguments, one after the other, none longer than LIMIT seconds. Streams run at the same time, each on its own GPU while there are as many (else in
-# turns); the one of --after follows with all GPUs. Nothing begins that --seconds (570, with the build) leave under 15 s for.
+# turns) and on its own share of the cores, so that none slows another's host; the one of --after follows with all GPUs and cores. Nothing begins that --seconds (570, with the build) leave under 15 s for.
 # --out (build/gpu-call) gets results.tgz, packed anew every 30 s and as each script ends: a folder NAME+WORD for each, with its rows and stdout.txt;
 # calls.csv; build.log.
 #
@@ -57,9 +57,10 @@ pack() { # what is here by now, for a call that is cut; without large files
 while sleep 30; do pack; done &
 packer=$!
 trap 'kill $packer; rm -rf "$all"' EXIT
-run_stream() { # GPUS ITEM…
-    local visible=$1 item name limit words code began
-    shift
+run_stream() { # GPUS CORES ITEM…
+    local visible=$1 cores=$2 item name limit words code began
+    shift 2
+    [[ $cores == all ]] || taskset -cp "$cores" $BASHPID >/dev/null
     for item in "$@"; do
         name=${item%:*} limit=${item##*:} began=$SECONDS
         ((limit > seconds - began)) && limit=$((seconds - began))
@@ -78,14 +79,18 @@ run_stream() { # GPUS ITEM…
     done
 }
 running=()
+mapfile -t cores < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep="\n")')
+share=$((${#streams[@]} > 1 ? ${#cores[@]} / ${#streams[@]} : 0))
 for i in "${!streams[@]}"; do
+    mine=all
+    [[ $share -lt 4 ]] || mine=$(IFS=,; echo "${cores[*]:i * share:share}")
     # shellcheck disable=SC2086
-    run_stream $((i % gpus)) ${streams[i]} >"$build/stream-$i.txt" 2>&1 &
+    run_stream $((i % gpus)) "$mine" ${streams[i]} >"$build/stream-$i.txt" 2>&1 &
     running+=($!)
 done
 [[ ${#running[@]} -eq 0 ]] || wait "${running[@]}"
 for i in "${!streams[@]}"; do cat "$build/stream-$i.txt"; done
 # shellcheck disable=SC2086
-[[ -z $after ]] || run_stream all $after
+[[ -z $after ]] || run_stream all all $after
 pack
 cat "$all/calls.csv"
