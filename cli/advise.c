@@ -168,7 +168,7 @@ static const char *rules_here(void) {
     return mz_rules_for(info.description, amx, cli_given_key("model.name"));
 }
 
-static int run(void) {
+int cli_advise(void) {
     const char *rules = cli_text("rules", NULL);
     bool measure = cli_has("measure");
     for (int i = 0; i < cli_line.n_given; i++)
@@ -199,37 +199,3 @@ static int run(void) {
                          mz_rules_names());
     return from_rules(rules, name != NULL ? &model : NULL);
 }
-
-static const cli_option options_table[] = {
-    {"rules", "FILE|NAME", "rules.json of mezzo analyze, or built-in rules [those for this device]"},
-    {"measure", NULL, "time a few training steps of --model in each precision on this machine"},
-    {"d-model", "N", "the model's width [that of --model]"},
-    {"batch-size", "N", "sequences per step; measure: per micro batch [12]"},
-    {"seq-len", "N", "tokens per sequence [the context of --model]"},
-    {"precisions", "LIST", "measure, data: precisions to time [fp32 and those the device supports natively]"},
-    {"minutes", "X", "data: how long the comparison may take [1.5]"},
-    {"per-op", NULL, "data: find the smallest set of modules that must stay in fp32 for --precisions NAME"},
-    {"gap", "X", "per-op: how far the loss may be above fp32's, in nats [0.01]"},
-    {"runs", "N", "per-op: short runs at most [24]"},
-    {"steps", "N", "data: steps of a run at most [100]; per-op: steps of a run [30]"},
-    {"out", "DIR", "data: folder for advise.html and advise.json [advise]"},
-    {"memory-gb", "X", "measure: memory limit in GiB [free memory on the device]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_advise = {
-    .name = "advise",
-    .summary = "recommend a precision, by rules, by timing or by training here",
-    .usage = "[--rules FILE|NAME] [--model NAME] --d-model N --batch-size N --seq-len N\n       mezzo advise --measure "
-             "--model NAME [--KEY VALUE …]\n       mezzo advise --data FILE [--KEY VALUE …]",
-    .details =
-        "With --measure: the fastest precision that fits and passes a numeric check: its first steps are finite, and "
-        "its loss is within 1 % of the widest precision's. FP8 must also match the widest precision's first gradient. "
-        "With --data: also trains it and fp32 on that data and compares them at equal quality; the exit code is 1 if "
-        "the noise is larger than the difference. Without --model: a GPT of 4 layers and width 128.",
-    .options = options_table,
-    .config = "model. train.grad_accum train.seed amp.residual amp.recompute amp.recompute_light amp.logits_rows "
-              "autocast device. data. optimizer.",
-    .run = run,
-};

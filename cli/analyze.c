@@ -101,7 +101,7 @@ static const cli_range ranges[] = {
     {CLI_FIELD(outcome, seed), "seed", 0, 0x1p63, 1},
 };
 
-static int run(void) {
+int cli_analyze(void) {
     outcome out = {.folder = cli_text("out", "analysis")};
     CLI_TRY(CLI_RANGES(ranges, &out));
     CLI_TRY(cli_need_operand());
@@ -124,28 +124,3 @@ static int run(void) {
     mz_study_free(&study);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"out", "DIR", "folder for the tables, the report and the figures [analysis]"},
-    {"columns", "THEIRS=OURS,…", "map another table's column names to Mezzo's: throughput=tps,precision=prec"},
-    {"baseline", "NAME", "the precision to compare with [fp32]"},
-    {"candidate", "NAME",
-     "the precision under test [the first of amp, bf16, fp16, tf32, fp8, fp8-dw16, fp8-block in the file]"},
-    {"draws", "N", "bootstrap draws [2000]"},
-    {"seed", "N", "seed of the draws and the folds [1]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_analyze = {
-    .name = "analyze",
-    .summary = "analyse a sweep: pairs, statistics, rules, a report and figures",
-    .usage = "FILE.csv [--out DIR] [--candidate NAME]",
-    .details = "FILE is a CSV file of mezzo sweep (full_data.csv), another study's table with the columns layers, "
-               "d_model, bs, seqlen, prec and tps, or a pairs file (layers, d_model, bs, seqlen, "
-               "speedup_amp_over_fp32). Only exact-shape pairs are compared.",
-    .options = options_table,
-    .max_operands = 1,
-    .operand = "a CSV file",
-    .run = run,
-};

@@ -71,13 +71,13 @@ static int code_of(mz_audit_verdict verdict) {
     return verdict == MZ_AUDIT_CONFIRMED ? CLI_DONE : verdict == MZ_AUDIT_DIFFERS ? CLI_CHECK_FAILED : CLI_USAGE;
 }
 
-static int run(void) {
+int cli_audit(void) {
     int64_t threads = 0;
     mz_run_audit_options o = {.device = cli_text("device", NULL), .stop = cli_interruptible()};
     CLI_TRY(cli_integer("intervals", 0, 1 << 20, 1, &o.intervals));
     CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
     if (cli_line.n_operands != 1)
-        return cli_wrong("name a run folder; usage: mezzo audit %s", cli_line.command->usage);
+        return cli_wrong("name a run folder; %s", cli_usage());
     o.run = cli_line.operands[0];
     o.threads = (int)threads;
     mz_run_audit *r = mz_alloc(1, sizeof *r);
@@ -97,25 +97,3 @@ static int run(void) {
     mz_free(r);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"intervals", "N", "how many intervals to compute again, evenly spread, the newest among them; 0 = all [1]"},
-    {"device", "NAME", "cpu, cuda, cuda:N or ref [the run's]"},
-    {"threads", "N", "CPU threads [the run's]"},
-    {"quiet", NULL, "no progress"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_audit = {
-    .name = "audit",
-    .summary = "compute parts of a run again and compare them with its files",
-    .usage = "RUN [--intervals N] [--device NAME]",
-    .details = "Computes the steps between two checkpoints again, from the earlier one, and compares every record of "
-               "metrics.jsonl and the later checkpoint bit for bit. Writes nothing. The exit code is 0 if everything "
-               "is confirmed, 1 if something differs, 2 if it cannot be computed again here. For a PyTorch program: "
-               "mezzo doctor --run.",
-    .options = options_table,
-    .max_operands = 1,
-    .run = run,
-};

@@ -254,7 +254,7 @@ static int run_kernels(const char *command) {
 }
 
 // --- the subcommand ------------------------------------------------------------------------------------------------
-static int run(void) {
+int cli_bench(void) {
     const char *models = cli_has("models") ? "models" : cli_has("all-models") ? "all-models" : NULL;
     if (cli_has("kernels") && models != NULL)
         return cli_wrong("--kernels and --%s are two measurements: choose one", models);
@@ -266,48 +266,3 @@ static int run(void) {
     mz_free(typed);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"models", "LIST", "model sizes: small, medium, large, xl, 2.7B, names such as gpt2-124M, or 768x3072x12x12"},
-    {"all-models", NULL, "small, medium, large, xl and 2.7B"},
-    {"family", "NAME", "models: architecture of the sizes [cs336 if this build has it, else gpt2]"},
-    {"context-length", "N", "models: tokens per sequence [512]"},
-    {"batch-size", "N", "models: sequences per step [4]"},
-    {"vocab", "N", "models: vocabulary size [10000; a named model's own]"},
-    {"loss", "LOSS", "models: of .onnx files, as mezzo train takes it"},
-    {"dim", "NAME=N", "models: of .onnx files, as mezzo train takes it"},
-    {"warmup", "N", "models: warm-up steps [5]"},
-    {"iters", "N", "models: timed steps [10]"},
-    {"precisions", "LIST", "models: precisions; the first is the baseline [{precisions}]"},
-    {"phases", "LIST", "models: any of forward, backward, step [forward,backward,step]"},
-    {"optimizer", "NAME", "models: adamw, sgd, lion, muon or normuon [adamw]"},
-    {"memory-gb", "X", "models: memory limit in GiB [free memory on the device]"},
-    {"no-mfu", NULL, "models: do not measure the device's peak or report MFU"},
-    {"kernels", NULL, "time each kernel, in GFLOP/s or GB/s, compared with the machine's measured peak"},
-    {"op", "NAME", "kernels: only this op (linear, linear_dw, attention, layernorm, adamw …)"},
-    {"shape", "SHAPE", "kernels: only this shape, such as 1024x3072x768 [the models' shapes]"},
-    {"model", "NAME", "kernels: only gpt's shapes (6 × 384, 256 × 16) or gpt2-124M's (1,024 × 4) [both]"},
-    {"precision", "LIST", "kernels: any of {precisions},fp8,fp8-dw16 [fp32,bf16]"},
-    {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
-    {"threads", "N", "CPU threads; 0 = every core [0]"},
-    {"rounds", "N", "kernels: repetitions; 0 = as many as fit in a quarter of a second [0]"},
-    {"warm", NULL,
-     "kernels: use the same tensors every time, so that small ones stay in cache [no: as in a step, they come from "
-     "memory]"},
-    {"csv", "FILE", "kernels: append rows to FILE; models: write FILE, and a chart next to it"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_bench = {
-    .name = "bench",
-    .summary = "time models or kernels in several precisions",
-    .usage = "--models LIST|--all-models [--csv FILE] | --kernels [--op NAME [--shape SHAPE]] [--precision LIST] "
-             "[--csv FILE]",
-    .details = "Models: times forward, forward and backward, and whole optimizer steps on random tokens; skips sizes "
-               "that do not fit. Kernels: compares GFLOP/s of products and attention with a loop of pure "
-               "multiply-adds, and GB/s of all other kernels (each tensor counted once) with a stream copy, all "
-               "measured in the same run; times are medians.",
-    .options = options_table,
-    .run = run,
-};

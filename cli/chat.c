@@ -163,7 +163,7 @@ static int talk_on(talk *t) {
     return code;
 }
 
-static int run(void) {
+int cli_chat(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
     CLI_TRY(cli_need_operand());
     CLI_TRY(cli_sample_options(&options));
@@ -176,32 +176,3 @@ static int run(void) {
     mezzo_chat_close(t.chat);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"system", "TEXT", "the message of the system that the conversation begins with [none]"},
-    {"whole", NULL, "the whole input is one message, instead of a message per line"},
-    {"tokens", "N", "tokens of an answer at most [200]"},
-    {"temperature", "X", "lower is safer, higher is more random; 0 = always the likeliest token [0.8]"},
-    {"top-k", "N", "sample from the N likeliest tokens; 0 = all [0]"},
-    {"top-p", "X", "sample from the smallest set of likeliest tokens whose probabilities reach X; 0 and 1 = all [0]"},
-    {"seed", "N", "the same seed gives the same answers [1]"},
-    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
-    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
-    {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
-    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
-    {"threads", "N", "CPU threads; 0 = every core [0]"},
-    {0},
-};
-
-const cli_command cli_chat = {
-    .name = "chat",
-    .summary = "converse with a model that was trained on conversations",
-    .usage = "RUN [--system TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N]",
-    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The model's chat template formats the "
-               "conversation (ChatML if it has none). Each line of the input is a message, and answers go to stdout as "
-               "they are drawn, so a pipe works too; lines that begin with / are commands, which /help lists.",
-    .options = options_table,
-    .max_operands = 1,
-    .operand = "a run folder or a checkpoint",
-    .run = run,
-};

@@ -28,7 +28,8 @@ typedef struct cli_option {
 
 typedef struct cli_command {
     const char *name, *summary;
-    const char *usage;         // follows "mezzo NAME "
+    const char *group;         // a user's aim, of which it is the first; NULL: that of the one before
+    const char *usage;         // follows "mezzo NAME "; each line is a form
     const char *details;       // one paragraph for --help; "" if there is none
     const cli_option *options; // the last one has a NULL name
     const char *config;        // it takes configuration keys that start with one of these words; NULL: none
@@ -37,9 +38,17 @@ typedef struct cli_command {
     int (*run)(void);    // returns an exit code
 } cli_command;
 
-extern const cli_command cli_train, cli_recipes, cli_eval, cli_sample, cli_chat, cli_data, cli_import, cli_export,
-    cli_explain, cli_bench, cli_analyze, cli_advise, cli_sweep, cli_lab, cli_memory, cli_verify, cli_diff, cli_doctor,
-    cli_report, cli_watch, cli_launch, cli_audit;
+// The subcommands, in the order of commands.txt.
+#define CLI_COMMANDS(X)                                                                                                \
+    X(train)                                                                                                           \
+    X(recipes)                                                                                                         \
+    X(data) X(import) X(launch) X(eval) X(sample) X(chat) X(export) X(report) X(watch) X(advise) X(verify) X(diff)     \
+        X(sweep) X(analyze) X(bench) X(doctor) X(audit) X(memory) X(explain) X(lab)
+#define CLI_DECLARE(name) int cli_##name(void);
+CLI_COMMANDS(CLI_DECLARE)
+
+const cli_command *cli_commands(size_t *n); // the table; NULL: out of memory
+const char *cli_usage(void);                // "usage: mezzo NAME …", of this command line's subcommand
 
 // --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -197,9 +206,9 @@ typedef struct cli_listed {
 void cli_list_options(const cli_command *command, void (*each)(void *user, const cli_listed *option), void *user);
 void cli_help(const cli_command *command);
 // Prints the man page of `command`; NULL: of mezzo itself.
-void cli_man(const cli_command *command, const cli_command *const *commands, size_t n);
+void cli_man(const cli_command *command, const cli_command *commands, size_t n);
 // Prints the completion script of "bash", "zsh" or "fish"; returns false for another shell.
-bool cli_completion(const char *shell, const cli_command *const *commands, size_t n);
+bool cli_completion(const char *shell, const cli_command *commands, size_t n);
 
 // --- what is installed (recipes.c) ---------------------------------------------------------------------------------
 // Finds the first of these folders that exists, relative to the command's own: that of an installation, or one beside a

@@ -34,7 +34,7 @@ static void bash_values(void *user, const cli_listed *o) {
     printf("\" ;;\n");
 }
 
-static void bash(const cli_command *const *commands, size_t n) {
+static void bash(const cli_command *commands, size_t n) {
     printf("# bash completion of mezzo, made by: mezzo help --completion bash\n"
            "_mezzo() {\n"
            "    local current=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} words=\n"
@@ -42,24 +42,24 @@ static void bash(const cli_command *const *commands, size_t n) {
            "    if [[ $COMP_CWORD -eq 1 ]]; then\n"
            "        mapfile -t COMPREPLY < <(compgen -W \"");
     for (size_t i = 0; i < n; i++)
-        printf("%s ", commands[i]->name);
+        printf("%s ", commands[i].name);
     printf("help --help --version\" -- \"$current\")\n"
            "        return\n"
            "    fi\n"
            "    case \"${COMP_WORDS[1]} $before\" in\n");
     for (size_t i = 0; i < n; i++)
-        cli_list_options(commands[i], bash_values, (void *)(uintptr_t)commands[i]);
+        cli_list_options(&commands[i], bash_values, (void *)(uintptr_t)&commands[i]);
     printf("    \"help help\" | \"help --man\") words=\"");
     for (size_t i = 0; i < n; i++)
-        printf("%s ", commands[i]->name);
+        printf("%s ", commands[i].name);
     printf("\" ;;\n"
            "    \"help --completion\") words=\"bash zsh fish\" ;;\n"
            "    esac\n"
            "    if [[ $current == -* && ( -z $words || $before == help ) ]]; then\n"
            "        case ${COMP_WORDS[1]} in\n");
     for (size_t i = 0; i < n; i++) {
-        printf("        %s) words=\"", commands[i]->name);
-        cli_list_options(commands[i], bash_name, NULL);
+        printf("        %s) words=\"", commands[i].name);
+        cli_list_options(&commands[i], bash_name, NULL);
         printf("\" ;;\n");
     }
     printf("        help) words=\"--man --completion\" ;;\n"
@@ -101,20 +101,20 @@ static void zsh_option(void *user, const cli_listed *o) {
     printf("' \\\n");
 }
 
-static void zsh(const cli_command *const *commands, size_t n) {
+static void zsh(const cli_command *commands, size_t n) {
     printf("#compdef mezzo\n# zsh completion of mezzo, made by: mezzo help --completion zsh\n"
            "_mezzo() {\n    local -a subcommands\n    subcommands=(\n");
     for (size_t i = 0; i < n; i++) {
-        printf("        '%s:", commands[i]->name);
-        put_without(commands[i]->summary, "':\\", " ");
+        printf("        '%s:", commands[i].name);
+        put_without(commands[i].summary, "':\\", " ");
         printf("'\n");
     }
     printf("        'help:the options of a subcommand'\n    )\n"
            "    if (( CURRENT == 2 )); then\n        _describe subcommand subcommands\n        return\n    fi\n"
            "    local subcommand=$words[2]\n    shift words\n    (( CURRENT-- ))\n    case $subcommand in\n");
     for (size_t i = 0; i < n; i++) {
-        printf("    %s)\n        _arguments \\\n", commands[i]->name);
-        cli_list_options(commands[i], zsh_option, NULL);
+        printf("    %s)\n        _arguments \\\n", commands[i].name);
+        cli_list_options(&commands[i], zsh_option, NULL);
         printf("            '*:file:_files'\n        ;;\n");
     }
     printf("    help)\n        _describe subcommand subcommands\n        ;;\n    esac\n}\n"
@@ -147,21 +147,21 @@ static void fish_option(void *user, const cli_listed *o) {
     putchar('\n');
 }
 
-static void fish(const cli_command *const *commands, size_t n) {
+static void fish(const cli_command *commands, size_t n) {
     printf("# fish completion of mezzo, made by: mezzo help --completion fish\n");
     for (size_t i = 0; i < n; i++) {
-        printf("complete -c mezzo -n __fish_use_subcommand -f -a %s -d ", commands[i]->name);
-        fish_text(commands[i]->summary);
+        printf("complete -c mezzo -n __fish_use_subcommand -f -a %s -d ", commands[i].name);
+        fish_text(commands[i].summary);
         putchar('\n');
     }
     for (size_t i = 0; i < n; i++)
-        cli_list_options(commands[i], fish_option, (void *)(uintptr_t)commands[i]);
+        cli_list_options(&commands[i], fish_option, (void *)(uintptr_t)&commands[i]);
 }
 
-bool cli_completion(const char *shell, const cli_command *const *commands, size_t n) {
+bool cli_completion(const char *shell, const cli_command *commands, size_t n) {
     static const struct {
         const char *name;
-        void (*print)(const cli_command *const *commands, size_t n);
+        void (*print)(const cli_command *commands, size_t n);
     } shells[] = {{"bash", bash}, {"zsh", zsh}, {"fish", fish}};
     for (size_t i = 0; i < MZ_COUNT(shells); i++)
         if (strcmp(shell, shells[i].name) == 0) {

@@ -36,7 +36,7 @@ static int print_result(const mezzo_corpus *corpus, const char *folder, const ch
     return CLI_DONE;
 }
 
-static int run(void) {
+int cli_data(void) {
     if (cli_line.n_operands == 1 && strcmp(cli_line.operands[0], "radio") == 0)
         return cli_data_radio();
     if (cli_has("train-tokenizer"))
@@ -68,41 +68,3 @@ static int run(void) {
     mezzo_corpus_free(corpus);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"out", "DIR", "folder for train.bin, val.bin and tokenizer.json; for radio maps, a new folder"},
-    {"tokenizer", "NAME",
-     "auto (of a text its characters, of shards their own), char, byte, gpt2, a tokenizer's folder or file [auto]"},
-    {"form", "NAME", "form of records, of which documents alone are written: auto or text [auto]"},
-    {"format", "NAME", "llmc (a header, then uint16 or uint32 tokens) or nanogpt (bare uint16) [llmc]"},
-    {"split", "X", "fraction of the text to train on; the rest validates [0.9]"},
-    {"train-tokenizer", "N", "train a tokenizer of N tokens on the texts; --out names its folder, or its file *.json"},
-    {"pattern", "NAME", "how it splits a text into words: gpt2, gpt4, llama3, qwen2 or gpt4o [gpt2]"},
-    {"special", "A,B", "its special tokens, or none [<|endoftext|>]"},
-    {"maps", "N", "radio: number of cities"},
-    {"transmitters", "K", "radio: transmitters per city, each with its own map [1]"},
-    {"size", "N", "radio: pixels per side [256]"},
-    {"extent", "M", "radio: metres per side [one per pixel]"},
-    {"seed", "N", "radio: another seed gives other cities [1]"},
-    {"threads", "N", "radio, and training a tokenizer: CPU threads [every core]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_data = {
-    .name = "data",
-    .summary = "tokenize a text into shards; generate cities with radio maps",
-    .usage =
-        "TEXT --out DIR [--tokenizer auto|char|byte|gpt2|DIR|FILE] [--format llmc|nanogpt] [--split X]\n"
-        "       mezzo data TEXT... --train-tokenizer N --out DIR|FILE [--pattern gpt2|gpt4|llama3] [--special A,B]\n"
-        "       mezzo data radio --maps N --out DIR [--transmitters K] [--size N] [--extent M] [--seed N]",
-    .details = "TEXT is a UTF-8 file, records {\"text\": …} (*.jsonl, *.json, also .gz; a folder or a list), or shards "
-               "(a *.bin file, a folder) to convert to the other format. mezzo train --data DIR reads the result. "
-               "--train-tokenizer learns byte-pair encoding from texts, records and folders of them, and writes a "
-               "tokenizer.json. The word radio instead generates cities and the received power of transmitters in "
-               "them, as PNG files in RadioMapSeer's layout (for a text of that name, write ./radio).",
-    .options = options_table,
-    .max_operands = 4096,
-    .operand = "a text file",
-    .run = run,
-};

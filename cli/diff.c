@@ -35,13 +35,13 @@ static void print_text(const mz_difference *d, double ulp) {
              (long long)d->element, (long long)d->elements, d->value[0], d->value[1]);
 }
 
-static int run(void) {
+int cli_diff(void) {
     mz_difference_options o = {.device = cli_text("device", NULL), .stop = cli_interruptible()};
     mz_difference found;
     int code = CLI_DONE;
     CLI_TRY(cli_number("ulp", 0, 1e300, 4, &o.ulp));
     if (cli_line.n_operands != 2)
-        return cli_wrong("name two run folders; usage: mezzo diff %s", cli_line.command->usage);
+        return cli_wrong("name two run folders; %s", cli_usage());
     o.runs[0] = cli_line.operands[0];
     o.runs[1] = cli_line.operands[1];
     mezzo_status status = mz_difference_find(&o, &found);
@@ -53,24 +53,3 @@ static int run(void) {
         print_text(&found, o.ulp);
     return code == CLI_DONE && found.found ? CLI_CHECK_FAILED : code;
 }
-
-static const cli_option options_table[] = {
-    {"ulp", "X",
-     "how much may differ: units in the last place of the narrowest format that either run computes or stores a result "
-     "in, at the tensor's largest value [4]"},
-    {"device", "NAME", "cpu, cuda, cuda:N or ref, for both [each run's own]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_diff = {
-    .name = "diff",
-    .summary = "find the first op in which two runs differ",
-    .usage = "RUN RUN [--ulp X]",
-    .details = "Both runs' configurations compute one micro batch from the weights of the first run's newest "
-               "checkpoint. Compares the results of every op, forward and backward, in order, and the two runs' own "
-               "checkpoints. The exit code is 1 if a result differs by more than --ulp.",
-    .options = options_table,
-    .max_operands = 2,
-    .run = run,
-};

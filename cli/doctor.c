@@ -327,7 +327,7 @@ static int compare(void) {
     return code;
 }
 
-static int run(void) {
+int cli_doctor(void) {
     if (cli_has("report") && (cli_has("config") || cli_has("ranks") || cli_has("run") || cli_has("trace")))
         return cli_wrong("--report describes this machine's device: leave out --config, --ranks, --run and --trace");
     static const char *const of_run[] = {"steps", "stop", "traces"};
@@ -348,40 +348,3 @@ static int run(void) {
         return cli_wrong("--assume goes with --config FILE…, --run or --trace");
     return examine();
 }
-
-static const cli_option options_table[] = {
-    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto"},
-    {"threads", "N", "CPU threads; 0 = every core this process may use"},
-    {"config", "FILE", "compare these configuration files instead"},
-    {"run", NULL, "follow the first steps of the PyTorch program after --, and judge them"},
-    {"steps", "N", "with --run: how many steps of the optimizer are followed [3]"},
-    {"stop", NULL, "with --run: end the program after them"},
-    {"traces", "FOLDER", "with --run: keep the trace of each rank there"},
-    {"trace", "FILE", "judge traces that --traces or python -m mezzo.audit wrote; FILE may be their folder"},
-    {"kernels", NULL, "with --run and --trace: time Mezzo's kernels at the program's largest products"},
-    {"out", "FILE", "with --run and --trace: write the result as an HTML page, too"},
-    {"assume", "cc=C,gpus=N",
-     "with --config, --run and --trace: assume N GPUs of compute capability C instead of this machine"},
-    {"report", "FILE",
-     "also test every kernel and every kind of model, time them, and write a page (or FILE.json) to send on"},
-    {"ranks", NULL, "check the ranks of the current job: links, versions, clocks, bandwidth"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_doctor = {
-    .name = "doctor",
-    .summary = "this machine's formats; what files request, and PyTorch programs do",
-    .usage = "[--device NAME] [--report FILE] [--ranks] [--json] | --config FILE [FILE…] [--assume cc=8.0,gpus=2]\n"
-             "--run [--steps N] [--stop] [--traces FOLDER] [--json] -- python train.py …",
-    .details = "Without --config: shows the device, its formats and the recommended precision, and compares a few real "
-               "training steps in each precision with fp32's; exit code 1 if one is wrong. With --config: shows what "
-               "each file requests (Mezzo's, accelerate's, DeepSpeed's, Lightning's, or a trainer's YAML or JSON), "
-               "what would run, whether there is a loss scaler, and every conflict with the lines to change; exit code "
-               "1 if there is one. With --run: follows the first steps of a PyTorch program without changing it, and "
-               "names with file and line what costs speed or accuracy; exit code 1 if it finds something. "
-               "docs/doctor.md has the rules, docs/audit.md the audit.",
-    .options = options_table,
-    .max_operands = MAX_WORDS,
-    .run = run,
-};

@@ -84,7 +84,7 @@ static int eval_pictures(void) {
     return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
 }
 
-static int run(void) {
+int cli_eval(void) {
     CLI_TRY(cli_need_operand());
     if (cli_has("truth"))
         return eval_pictures();
@@ -109,40 +109,3 @@ static int run(void) {
     CLI_TRY(cli_code(mezzo_run_eval(&options, &hooks, &result)));
     return cli_print_fields(fields, MZ_COUNT(fields), &result, result.unit, 12);
 }
-
-static const cli_option options_table[] = {
-    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
-    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
-    {"data", "FILE",
-     "evaluate on all of this text, these shards or a classifier's .npy file [the run's validation data]"},
-    {"labels", "COLUMN", "classifiers: the column of the .csv file --data with the classes, or a .npy file of them"},
-    {"iters", "N", "random batches; 0 = every token once [0]"},
-    {"batch-size", "N", "sequences or examples per batch [the run's]"},
-    {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
-    {"as", "TYPE", "also the loss with weights as export --gguf writes them: f32, f16, bf16 or q8_0"},
-    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
-    {"threads", "N", "CPU threads; 0 = every core [0]"},
-    {"truth", "FOLDER",
-     "folder of the true images; the operand is then a folder of predicted ones, or mean or free-space"},
-    {"csv", "FILE", "write the loss of each batch; with --truth, the scores of each image"},
-    {"sheet", "FILE", "images: write a PNG with truth, prediction and error"},
-    {"rows", "N", "images: rows of the sheet [6]"},
-    {"split", "X", "images: fraction of the cities that mean averages over; the others are scored [0.9]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_eval = {
-    .name = "eval",
-    .summary = "loss and perplexity, or accuracy, of a run; scores of images",
-    .usage = "RUN [--best] [--data FILE [--labels COLUMN]] [--iters N] [--precision NAME] [--as TYPE] [--csv FILE]\n"
-             "       mezzo eval PREDICTED --truth FOLDER [--csv FILE] [--sheet FILE]",
-    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. The loss is the mean of -log p over tokens "
-               "(or examples), in nats; for an image model it is the training loss, with the scores of the images that "
-               "it predicts.\nPREDICTED is a folder of NAME.png files for the images of --truth, or the word mean (the "
-               "mean of the other maps) or free-space; eval prints NMSE, RMSE, SSIM and PSNR.",
-    .options = options_table,
-    .max_operands = 1,
-    .operand = "a run folder or a checkpoint",
-    .run = run,
-};

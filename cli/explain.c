@@ -398,7 +398,7 @@ static int answer(const mezzo_config *config, question *q) {
     return code;
 }
 
-static int run(void) {
+int cli_explain(void) {
     if (cli_has("toy")) {
         for (int i = 0; i < cli_line.n_given; i++)
             if (strcmp(cli_line.given[i].name, "toy") != 0 && strcmp(cli_line.given[i].name, "json") != 0)
@@ -419,33 +419,3 @@ static int run(void) {
     mezzo_config_free(config);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"config", "FILE", "a YAML file of keys; command-line options override it"},
-    {"after", "PASS",
-     "the pass after which to show the graph: autocast, autodiff, recompute, decompose, fuse, chunk; for --device also "
-     "keep, storage, recompute_act, gather, streams, choose, plan [autocast]"},
-    {"diff", "A,B", "only the ops that differ between two precisions, after autocast"},
-    {"dot", "FILE",
-     "also write the graph after the pass, with ops coloured by storage dtype: FILE.svg or FILE.png (drawn by "
-     "Graphviz); any other name gets Graphviz source"},
-    {"ranks", "N", "also show what one of N ranks stores and gathers, with --shard and --bucket-mib"},
-    {"params", NULL,
-     "also list the parameters: how --master stores each master, its low-precision copy, and the optimizer that "
-     "updates it"},
-    {"toy", NULL, "the dtypes of a small model's tensors in every precision"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_explain = {
-    .name = "explain",
-    .summary = "every op's dtypes under a precision, and why",
-    .usage = "--model NAME --precision NAME [--after PASS] [--KEY VALUE …]",
-    .details = "Prints one row per op, and what each column means. autocast decides as torch.amp does (docs/OPS.md "
-               "lists the exceptions); the fuse pass does not change the values.",
-    .options = options_table,
-    .config = "model. amp.precision amp.residual amp.emulate amp.recompute amp.recompute_light amp.logits_rows "
-              "autocast device.name train.batch_size optimizer. ranks.",
-    .run = run,
-};

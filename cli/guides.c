@@ -131,14 +131,13 @@ void cli_help(const cli_command *command) {
     char line[1024];
     snprintf(line, sizeof line, "mezzo %s: %s", command->name, command->summary);
     cli_wrap_line(line, 0, 4);
-    snprintf(line, sizeof line, "usage: mezzo %s %s", command->name, command->usage);
     putchar('\n');
-    for (char *form = line; form != NULL;) { // each form of the call begins a line
-        char *end = strchr(form, '\n');
-        if (end != NULL)
-            *end++ = '\0';
-        cli_wrap_line(form, 0, 11);
-        form = end;
+    for (const char *form = command->usage; *form != '\0';) { // each form of the call begins a line
+        const size_t n = strcspn(form, "\n");
+        snprintf(line, sizeof line, "%s mezzo %s %.*s", form == command->usage ? "usage:" : "      ", command->name,
+                 (int)n, form);
+        cli_wrap_line(line, 0, 11);
+        form += n + (form[n] == '\n');
     }
     if (*command->details != '\0') {
         putchar('\n');
@@ -150,10 +149,11 @@ void cli_help(const cli_command *command) {
 }
 
 // --- roff ----------------------------------------------------------------------------------------------------------
-// Prints text that roff leaves unchanged: without escapes and requests; a hyphen stays one that can be copied.
-static void roff(const char *text) {
+// Prints a line that roff leaves unchanged: without escapes and requests; a hyphen stays one that can be copied.
+// Returns the next line.
+static const char *roff_line(const char *text) {
     bool starts = true;
-    for (; *text != '\0'; text++) {
+    for (; *text != '\0' && *text != '\n'; text++) {
         if (starts && (*text == '.' || *text == '\''))
             fputs("\\&", stdout);
         if (*text == '\\')
@@ -162,7 +162,15 @@ static void roff(const char *text) {
             fputs("\\-", stdout);
         else
             putchar(*text);
-        starts = *text == '\n';
+        starts = false;
+    }
+    return text + (*text == '\n');
+}
+
+static void roff(const char *text) {
+    while (*text != '\0') {
+        text = roff_line(text);
+        fputs(*text != '\0' ? "\n" : "", stdout);
     }
 }
 
@@ -218,12 +226,15 @@ static void man_tail(void) {
            "dispatch,trace prints the kernel chosen for each op, and where errors come from\n");
 }
 
-void cli_man(const cli_command *command, const cli_command *const *commands, size_t n) {
+void cli_man(const cli_command *command, const cli_command *commands, size_t n) {
     if (command != NULL) {
         char section[NAME_BYTES] = "";
         man_head(command->name, command->summary);
-        printf(".B mezzo %s\n", command->name);
-        roff(command->usage);
+        for (const char *form = command->usage; *form != '\0';) {
+            printf(".B mezzo %s\n", command->name);
+            form = roff_line(form);
+            fputs(*form != '\0' ? "\n.br\n" : "", stdout);
+        }
         if (*command->details != '\0') {
             printf("\n.SH DESCRIPTION\n");
             roff(command->details);
@@ -237,8 +248,8 @@ void cli_man(const cli_command *command, const cli_command *const *commands, siz
     man_head("", "mixed-precision training of Transformers and image models");
     printf(".B mezzo\n.I SUBCOMMAND\n[\\fB\\-\\-option\\fR \\fIvalue\\fR ...]\n.SH SUBCOMMANDS\n");
     for (size_t i = 0; i < n; i++) {
-        printf(".TP\n.BR mezzo\\-%s (1)\n", commands[i]->name);
-        roff(commands[i]->summary);
+        printf(".TP\n.BR mezzo\\-%s (1)\n", commands[i].name);
+        roff(commands[i].summary);
         putchar('\n');
     }
     printf(".SH OPTIONS\n.TP\n\\fB\\-\\-help\\fR, \\fBhelp\\fR [\\fISUBCOMMAND\\fR]\nthe options\n"

@@ -31,7 +31,7 @@ static int check(void) {
 }
 
 // --- import --------------------------------------------------------------------------------------------------------
-static int run_import(void) {
+int cli_import(void) {
     CLI_TRY(check());
     mezzo_import_options options = {.path = cli_line.operands[0],
                                     .out = cli_text("out", NULL),
@@ -71,31 +71,8 @@ static int run_import(void) {
     return CLI_DONE;
 }
 
-static const cli_option import_table[] = {
-    {"out", "DIR", "the run folder to create"},
-    {"adapter", "DIR", "PEFT LoRA adapters for these weights, kept separate: adapter_config.json and its weights"},
-    {"tokenizer", "NAME",
-     "gpt2, byte, a folder or a file, or none [the one next to the weights, else GPT-2's for a GPT-2]"},
-    {"seq-len", "N", "the longest context of sample and eval, and of training by default [the weights', at most 4096]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_import = {
-    .name = "import",
-    .summary = "convert weights of Hugging Face, GGUF or llm.c to a run folder",
-    .usage = "DIR|FILE --out DIR [--adapter DIR] [--tokenizer NAME]",
-    .details = "DIR has config.json and model.safetensors, or the files that model.safetensors.index.json names; FILE "
-               "is one of these, a GGUF file (f32, f16, bf16, q8_0) or llm.c's model file. import creates a run folder "
-               "with a checkpoint, for sample, eval and export.",
-    .options = import_table,
-    .max_operands = 1,
-    .operand = "a folder or a file",
-    .run = run_import,
-};
-
 // --- export --------------------------------------------------------------------------------------------------------
-static int run_export(void) {
+int cli_export(void) {
     static const struct {
         const char *name;
         mezzo_dtype dtype;
@@ -136,31 +113,3 @@ static int run_export(void) {
            r.ema ? " (averaged weights)" : "");
     return CLI_DONE;
 }
-
-static const cli_option export_table[] = {
-    {"out", "DIR", "the folder to create; with --gguf, the file"},
-    {"onnx", "FILE", "of a model from an ONNX file: that file, with the trained weights"},
-    {"gguf", "TYPE", "one file for llama.cpp, weights in f32, f16, bf16 or q8_0, with tokenizer and chat template"},
-    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
-    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
-    {"adapter", NULL, "export only the adapters, in PEFT's format; without it, they are merged into the weights"},
-    {"dtype", "NAME", "dtype of the weights: fp32, bf16 or fp16 [fp32]"},
-    {"max-shard-size", "GB", "split the weights into files of at most this many gigabytes; 0 = one file [0]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_export = {
-    .name = "export",
-    .summary = "write a checkpoint for transformers, llama.cpp (GGUF) or as ONNX",
-    .usage = "RUN --out DIR [--best] [--adapter] [--dtype fp32|bf16|fp16] [--max-shard-size GB]\n"
-             "       mezzo export RUN --gguf f32|f16|bf16|q8_0 --out FILE.gguf [--best]\n"
-             "       mezzo export RUN --onnx FILE.onnx [--best]",
-    .details = "RUN is a run folder, or one checkpoint in its checkpoints/. export writes config.json, "
-               "model.safetensors and, for a byte-pair tokenizer, vocab.json and merges.txt to DIR; with --gguf one "
-               "file for llama.cpp and what builds on it.",
-    .options = export_table,
-    .max_operands = 1,
-    .operand = "a run folder or a checkpoint",
-    .run = run_export,
-};

@@ -350,7 +350,7 @@ static const struct {
     {"speed", cli_lab_speed, {"data", "device", "steps", "precision", "target", "layers", "d-model", "batch-size"}},
 };
 
-static int run(void) {
+int cli_lab(void) {
     const char *names[MZ_COUNT(lessons)], *word = cli_line.n_operands > 0 ? cli_line.operands[0] : "";
     for (size_t i = 0; i < MZ_COUNT(lessons); i++) {
         names[i] = lessons[i].name;
@@ -372,45 +372,3 @@ static int run(void) {
         return cli_wrong("there is no demonstration \"%s\"; did you mean \"%s\"?", word, nearest);
     return cli_wrong("name a demonstration: formats, accumulate, underflow, overflow, clipping, layernorm or speed");
 }
-
-static const cli_option options_table[] = {
-    {"value", "X",
-     "formats: show X in every format; accumulate: the term [0.01]; overflow: the overflowing gradient [64]; clipping: "
-     "the gradient [0.25]; layernorm: the row's mean [50]"},
-    {"count", "N",
-     "accumulate: number of terms [1000]; overflow: steps with that gradient [12]; underflow: tensors to list [12]"},
-    {"init-scale", "X", "overflow: the initial loss scale; clipping: the scale [65536]"},
-    {"scale-only", NULL, "overflow: show only the loss scale over time"},
-    {"max-norm", "X", "clipping: the maximum norm [1]"},
-    {"steps", "N", "underflow: training steps; the last one is analysed [50]; speed: steps per precision [100]"},
-    {"data", "PATH", "underflow, speed: text or shards instead of synthetic text, or instead of the run's data"},
-    {"device", "NAME", "training device; underflow: [cpu], speed: [auto]"},
-    {"precision", "LIST",
-     "speed: precisions to compare [fp32,bf16,fp16]; underflow: one [fp32]; fp8 shows what 8 bits lose"},
-    {"target", "LOSS", "speed: target loss [what all reach]"},
-    {"layers", "N", "speed: layers of the model [4]"},
-    {"d-model", "N", "speed: width of the model [256]"},
-    {"batch-size", "N", "speed: sequences of 128 tokens per step [8]"},
-    {"loss-scale", "X", "underflow: a power of two [65536]"},
-    {"growth-interval", "N", "overflow: finite steps before the scale doubles [10]"},
-    {"seed", "N", "seed; accumulate: of stochastic rounding; layernorm: of the rows [0]; underflow: of the model [1]"},
-    {"json", NULL, "the result as JSON"},
-    {"plot", "FILE", "draw FILE.svg and FILE.png, and keep the gnuplot script next to them"},
-    {0},
-};
-
-const cli_command cli_lab = {
-    .name = "lab",
-    .summary = "floating-point demonstrations: formats, sums, overflow, norms",
-    .usage = "DEMONSTRATION [RUN] [--option value …]",
-    .details =
-        "formats: what each number format can represent, or with --value what it makes of a number.\naccumulate: what "
-        "a long sum loses in each format and summation method.\nunderflow: what FP16 would lose of a model's gradients "
-        "(a run folder's, or a small GPT's).\noverflow: where a softmax overflows, and how the loss scale falls and "
-        "recovers.\nclipping: what clipping before unscaling does.\nlayernorm: mean and variance of wide rows, in the "
-        "row's format and in fp32.\nspeed: train the same small model in each precision on this machine: time to the "
-        "same loss.\nThe conversions are those that training uses.",
-    .options = options_table,
-    .max_operands = 2,
-    .run = run,
-};

@@ -12,28 +12,16 @@
 #include "io/json.h"
 #include "mezzo/version.h"
 
-static const cli_command *const commands[] = {
-    &cli_train,  &cli_recipes, &cli_data,  &cli_import, &cli_launch,  &cli_eval, &cli_sample, &cli_chat,
-    &cli_export, &cli_report,  &cli_watch, &cli_advise, &cli_verify,  &cli_diff, &cli_sweep,  &cli_analyze,
-    &cli_bench,  &cli_doctor,  &cli_audit, &cli_memory, &cli_explain, &cli_lab};
-
-// Each row has a user's aim and the first command for it.
-static const struct {
-    const char *title;
-    const cli_command *first;
-} groups[] = {{"train a model", &cli_train},
-              {"use what was trained", &cli_eval},
-              {"find the precision that pays", &cli_advise},
-              {"check, plan and understand", &cli_doctor}};
+static const cli_command *commands; // the table
+static size_t n_commands;
 
 static void print_help(FILE *to) {
     fprintf(to, "mezzo: mixed-precision training of Transformers and image models\n\nusage: mezzo SUBCOMMAND [--option "
                 "value …]\n");
-    for (size_t i = 0; i < MZ_COUNT(commands); i++) {
-        for (size_t k = 0; k < MZ_COUNT(groups); k++)
-            if (groups[k].first == commands[i])
-                fprintf(to, "\n%s\n", groups[k].title);
-        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    for (size_t i = 0; i < n_commands; i++) {
+        if (commands[i].group != NULL)
+            fprintf(to, "\n%s\n", commands[i].group);
+        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].summary);
     }
     fprintf(to, "\n  mezzo SUBCOMMAND --help   its options\n"
                 "  mezzo help SUBCOMMAND     the same\n"
@@ -50,10 +38,10 @@ static void print_help(FILE *to) {
 }
 
 static int unknown(const char *name) {
-    const char *names[MZ_COUNT(commands)];
-    for (size_t i = 0; i < MZ_COUNT(commands); i++)
-        names[i] = commands[i]->name;
-    const char *nearest = mz_nearest(name, names, MZ_COUNT(names));
+    const char *names[64];
+    for (size_t i = 0; i < n_commands && i < MZ_COUNT(names); i++)
+        names[i] = commands[i].name;
+    const char *nearest = mz_nearest(name, names, n_commands);
     if (nearest != NULL)
         fprintf(stderr, "mezzo: there is no subcommand \"%s\"; did you mean \"%s\"?\n", cli_show(name).text, nearest);
     else
@@ -62,9 +50,9 @@ static int unknown(const char *name) {
 }
 
 static const cli_command *command_of(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(commands); i++)
-        if (strcmp(commands[i]->name, name) == 0)
-            return commands[i];
+    for (size_t i = 0; i < n_commands; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
     return NULL;
 }
 
@@ -73,7 +61,7 @@ static int help_on(int n, char **words) {
     const bool man = strcmp(words[0], "--man") == 0, completion = strcmp(words[0], "--completion") == 0;
     const char *name = man || completion ? (n > 1 ? words[1] : NULL) : words[0];
     if (completion) {
-        if (name != NULL && cli_completion(name, commands, MZ_COUNT(commands)))
+        if (name != NULL && cli_completion(name, commands, n_commands))
             return cli_finish(CLI_DONE);
         return cli_wrong("help --completion: \"%s\" is not supported; use bash, zsh or fish", name != NULL ? name : "");
     }
@@ -82,7 +70,7 @@ static int help_on(int n, char **words) {
         return unknown(name);
     cli_line.command = command;
     if (man)
-        cli_man(command, commands, MZ_COUNT(commands));
+        cli_man(command, commands, n_commands);
     else
         cli_help(command);
     return cli_finish(CLI_DONE);
@@ -113,6 +101,9 @@ static bool open_closed_streams(void) {
 }
 
 static int start(int argc, char **argv) {
+    commands = cli_commands(&n_commands);
+    if (commands == NULL)
+        return cli_error(MEZZO_ERR_MEMORY);
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

@@ -392,7 +392,7 @@ static int by_formula(void) {
     return CLI_DONE;
 }
 
-static int run(void) {
+int cli_memory(void) {
     if (cli_has("params"))
         return by_formula();
     asked a = {.plan = {.measure = cli_has("measure")}};
@@ -411,36 +411,3 @@ static int run(void) {
     mezzo_config_free(config);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"config", "FILE", "a YAML file of keys; command-line options override it"},
-    {"precision", "LIST", "precisions to show [{precisions}]"},
-    {"optimizer", "LIST", "adamw, sgd (with momentum), sgd-plain [all]"},
-    {"master", "LIST", "storage of bf16's masters: fp32, split, stochastic [all]"},
-    {"params", "N", "only formulas, for a model of N parameters: 7B, 350M"},
-    {"limit", "SIZE",
-     "also show the largest batch that fits into SIZE, such as 24GiB, with and without recompute; exit code 1 if none "
-     "does"},
-    {"ranks", "N", "show what one of N ranks stores, with --shard and --reduce [those of the job, or 1]"},
-    {"measure", NULL, "also run two steps of each row and compare the peak; needs that memory"},
-    {"json", NULL, "the result as JSON"},
-    {"plot", "FILE", "draw stacked bars to FILE.svg and FILE.png, and keep the gnuplot script next to them"},
-    {0},
-};
-
-const cli_command cli_memory = {
-    .name = "memory",
-    .summary = "memory of training in every precision, without running it",
-    .usage = "--model NAME [--batch-size N] [--limit 24GiB] [--KEY VALUE …], or --params 7B",
-    .details = "Plans a training step without running it, and allocates nothing of the model's size unless you give "
-               "--measure. A legend below the table says what each column is.\nA batch that fits, fits as mezzo train "
-               "runs it, with evaluation and sampling.\nRanks: each stores all weights and gradients. With --shard "
-               "optimizer, it stores only its part of the moments; with --shard gradients, also only its part of the "
-               "gradients (whole ones count as activations); with --shard parameters, also only its part of weights "
-               "and copies (gathered ones count as activations).",
-    .options = options_table,
-    .config =
-        "model. amp.residual amp.recompute amp.recompute_light amp.logits_rows autocast device. train.batch_size "
-        "train.replay train.global_batch train.grad_accum train.freeze optimizer.ema optimizer.moments lora. ranks.",
-    .run = run,
-};

@@ -177,7 +177,7 @@ int cli_parse(const cli_command *command, const char *program, int argc, char **
             return cli_wrong("there is no option %s; options have two dashes, mezzo %s --help lists them", argv[i],
                              command->name);
         } else if (cli_line.n_operands == command->max_operands) {
-            return cli_wrong("\"%s\" is not expected here; usage: mezzo %s %s", argv[i], command->name, command->usage);
+            return cli_wrong("\"%s\" is not expected here; %s", argv[i], cli_usage());
         } else {
             cli_line.operands[cli_line.n_operands++] = argv[i];
         }
@@ -227,9 +227,7 @@ int cli_refuse(const char *why, const char *const *names, size_t n) {
 }
 
 int cli_need_operand(void) {
-    const cli_command *c = cli_line.command;
-    return cli_line.n_operands > 0 ? CLI_DONE
-                                   : cli_wrong("%s is missing; usage: mezzo %s %s", c->operand, c->name, c->usage);
+    return cli_line.n_operands > 0 ? CLI_DONE : cli_wrong("%s is missing; %s", cli_line.command->operand, cli_usage());
 }
 
 bool cli_next_word(const char **list, char *word, size_t size) {

@@ -136,7 +136,7 @@ static int tell(const told *all, size_t n) {
     return CLI_DONE;
 }
 
-static int run(void) {
+int cli_recipes(void) {
     char folder[4096 + 64], **names;
     size_t n, k = 0;
     if (!find_folder(folder, sizeof folder))
@@ -153,18 +153,3 @@ static int run(void) {
     mz_dir_list_free(names, n);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"json", NULL, "the list as JSON"},
-    {0},
-};
-
-const cli_command cli_recipes = {
-    .name = "recipes",
-    .summary = "list runs that reproduce known results",
-    .usage = "[--json]",
-    .details = "Lists what each recipe reproduces, the device, the time and the result. Run one with mezzo train "
-               "--recipe NAME --data PATH.",
-    .options = options_table,
-    .run = run,
-};

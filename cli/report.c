@@ -42,23 +42,12 @@ static void print_name(void) {
     fprintf(stderr, "mezzo%s%s: ", command != NULL ? " " : "", command != NULL ? command->name : "");
 }
 
-// Joins the lines of a usage with two forms, because an error is one line.
-static void join_forms(char *line) {
-    static const char between[] = "\n       mezzo ", instead[] = " or mezzo ";
-    for (char *at = line; (at = strstr(at, between)) != NULL;) {
-        const char *rest = at + sizeof between - 1;
-        memcpy(at, instead, sizeof instead - 1);
-        memmove(at + sizeof instead - 1, rest, strlen(rest) + 1);
-    }
-}
-
 int cli_wrong(const char *fmt, ...) {
     char line[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(line, sizeof line, fmt, args);
     va_end(args);
-    join_forms(line);
     mz_text_tame(line);
     print_name();
     fprintf(stderr, "%s\n", line);

@@ -59,7 +59,7 @@ static int write_pages(const mz_run_log *logs, int n) {
     return code;
 }
 
-static int run(void) {
+int cli_report(void) {
     mz_run_log logs[RUNS_MAX] = {{0}};
     int n = 0, code = CLI_DONE;
     bool compare = cli_has("compare");
@@ -79,22 +79,3 @@ static int run(void) {
         mz_run_log_free(&logs[i]);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"compare", NULL, "one page with all runs overlaid; differences are relative to the first"},
-    {"out", "FILE", "the page to write [report.html in the run's folder; compare.html]"},
-    {0},
-};
-
-const cli_command cli_report = {
-    .name = "report",
-    .summary = "write an HTML page of a run, or of several overlaid",
-    .usage = "RUN… [--compare] [--out FILE]",
-    .details = "The page shows what was trained and how it went, samples, curves of every metric, the precision of "
-               "every op and the configuration, in one file that opens from disk without a network. With --compare, "
-               "the curves of several runs are overlaid; losses are compared with the first run's at the last step "
-               "that both have. Lines and values of metrics.jsonl that cannot be read are named and left out.",
-    .options = options_table,
-    .max_operands = RUNS_MAX,
-    .run = run,
-};

@@ -119,7 +119,7 @@ static int sample_pictures(void) {
     return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
 }
 
-static int run(void) {
+int cli_sample(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
     CLI_TRY(cli_need_operand());
     if (cli_has("out"))
@@ -144,42 +144,3 @@ static int run(void) {
     json_decref(t.all);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"prompt", "TEXT", "text to continue [a newline]"},
-    {"chat", "TEXT",
-     "a message to a model trained on conversations, formatted by its chat template (default ChatML); prints the "
-     "answer"},
-    {"tokens", "N", "tokens to generate [200]"},
-    {"temperature", "X", "lower is safer, higher is more random; 0 = always the likeliest token [0.8]"},
-    {"top-k", "N", "sample from the N likeliest tokens; 0 = all [0]"},
-    {"top-p", "X", "sample from the smallest set of likeliest tokens whose probabilities reach X; 0 and 1 = all [0]"},
-    {"seed", "N", "the same seed gives the same text [1]"},
-    {"count", "N", "number of texts [1] or images [all that the run did not train on]"},
-    {"out", "DIR", "images: the folder for NAME.png and sheet.png"},
-    {"data", "FOLDER", "images: use all images of this folder instead of the run's"},
-    {"steps", "N", "images: sampler steps [5]"},
-    {"eta", "X", "images (objectives noise and velocity): new noise per step, 0 to 1 [0]"},
-    {"rows", "N", "images: rows of sheet.png [6]"},
-    {"batch-size", "N", "images: images per batch [the run's]"},
-    {"best", NULL, "use the checkpoint with the lowest validation loss instead of the newest"},
-    {"no-ema", NULL, "use the weights, not their moving average, if the run kept one"},
-    {"precision", "NAME", "{precisions}, fp8, fp8-dw16, fp8-block or auto [the run's]"},
-    {"device", "NAME", "cpu, cuda, cuda:N, ref or auto [the run's]"},
-    {"threads", "N", "CPU threads; 0 = every core [0]"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_sample = {
-    .name = "sample",
-    .summary = "generate text or images from a run or a checkpoint",
-    .usage = "RUN [--prompt TEXT] [--tokens N] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--count N]\n"
-             "       mezzo sample RUN --out DIR [--steps N] [--count N] [--seed N]",
-    .details =
-        "RUN is a run folder, or one checkpoint in its checkpoints/. Prompt and text go to stdout token by token.",
-    .options = options_table,
-    .max_operands = 1,
-    .operand = "a run folder or a checkpoint",
-    .run = run,
-};

@@ -143,7 +143,7 @@ static int print_result(const mz_sweep_options *o, const watch *w) {
     return CLI_DONE;
 }
 
-static int run(void) {
+int cli_sweep(void) {
     mezzo_model_config model;
     mezzo_device *device;
     const char *family = mezzo_model_defaults("glm4_moe", &model) == MEZZO_OK ? "glm4_moe" : "gpt2";
@@ -162,42 +162,3 @@ static int run(void) {
     mezzo_device_close(device);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"out", "FILE", "append rows to this file, and skip what it already contains [full_data.csv]"},
-    {"family", "NAME",
-     "the models: a text or image model by its name, such as gpt2, llama, qwen3, mixtral, gemma3 or kl_vae [glm4_moe]"},
-    {"layers", "LIST", "[4,8,12]"},
-    {"d-models", "LIST", "widths [256,512; image models 32,64]"},
-    {"batch-sizes", "LIST", "sequences or images per step [1,2,4,8]"},
-    {"seq-lens", "LIST", "tokens per sequence [128,256,512,1024]"},
-    {"blocks", "LIST", "image models, instead of --layers: residual blocks per level [1,2]"},
-    {"image-sizes", "LIST", "image models, instead of --seq-lens: pixels per side [32,64]"},
-    {"precisions", "LIST", "any of {precisions},fp8,fp8-dw16,fp8-block [fp32,bf16]"},
-    {"heads", "N", "attention heads; must divide every width [the family's own, fewer if the width is not divisible]"},
-    {"vocab", "N", "vocabulary size [the family's own]"},
-    {"residual", "NAME", "the residual stream: widest (fp32, as in torch.amp) or low [widest]"},
-    {"warmup", "N", "warm-up steps [3]"},
-    {"iters", "N", "timed steps [5]"},
-    {"cv", "X", "stop earlier (after at least three) once the coefficient of variation is below X [0.1]"},
-    {"energy-seconds", "X",
-     "minimum time between two updates of the energy counter, while steps run; 0 = no energy [0.3]"},
-    {"memory-gb", "X", "memory limit in GiB [free memory on the device]"},
-    {"seed", "N", "seed of the order, the parameters and the tokens [1]"},
-    {"device", "NAME", "cpu, cuda, cuda:N or auto [auto]"},
-    {"threads", "N", "CPU threads; 0 = every core [0]"},
-    {"quiet", NULL, "no progress"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_sweep = {
-    .name = "sweep",
-    .summary = "time a grid of shapes in several precisions, for analyze",
-    .usage = "[--out FILE] [--family NAME] [--layers LIST] [--d-models LIST] [--precisions LIST] …",
-    .details = "Times whole training steps on random tokens, one row each. A shape that does not fit is retried with "
-               "recompute, two micro batches, half the batch, half the sequence. If the sweep is interrupted or "
-               "killed, run the same command again to continue.",
-    .options = options_table,
-    .run = run,
-};

@@ -361,40 +361,10 @@ static int train_or_bisect(mezzo_config *config) {
     return cli_has("bisect-nan") ? bisect(config, &hooks) : train(config, &hooks);
 }
 
-static int run(void) {
+int cli_train(void) {
     mezzo_config *config;
     CLI_TRY(cli_config(&config));
     const int code = train_or_bisect(config);
     mezzo_config_free(config);
     return code;
 }
-
-static const cli_option options[] = {
-    {"config", "FILE", "a YAML file of keys; command-line options override it"},
-    {"recipe", "NAME", "the keys of a recipe (mezzo recipes lists them); --config and options override it"},
-    {"quiet", NULL, "no progress; warnings and results remain"},
-    {"json", NULL, "the result as JSON"},
-    {"signal", "LIST",
-     "signals that write a checkpoint while training goes on, as schedulers send them before they end a job "
-     "[USR1,USR2,XCPU]; also ALRM, CONT, TERM, HUP"},
-    {"bisect-nan", NULL,
-     "with --resume: train on from the checkpoint without writing anything, and name the first bad op of the first bad "
-     "step"},
-#ifdef MEZZO_INJECT
-    {"inject", "FAULT", NULL}, // for tests: src/train/inject.h
-#endif
-    {0},
-};
-
-const cli_command cli_train = {
-    .name = "train",
-    .summary = "train a model in the precision you choose",
-    .usage = "--data FILE [--config FILE] [--KEY VALUE …]",
-    .details = "Every key below is an option, by its full name or its short one: --optimizer.lr 3e-4 is --lr 3e-4. The "
-               "run writes config.yaml, metrics.jsonl, TensorBoard events and checkpoints/ to the run folder (--out). "
-               "Ctrl-C writes a checkpoint and exits with 130; --resume auto continues from it. SIGUSR1, SIGUSR2 and "
-               "SIGXCPU write one and training goes on.",
-    .options = options,
-    .config = "",
-    .run = run,
-};

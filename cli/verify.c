@@ -144,7 +144,7 @@ static int verify(const mz_verify_options *o, mz_verify_result *r) {
     return passed(o, r) ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
-static int run(void) {
+int cli_verify(void) {
     mz_verify_options o = {.stop = cli_interruptible()};
     int64_t widths[MZ_TRANSFER_WIDTHS];
     int n_widths = 0, code;
@@ -162,38 +162,3 @@ static int run(void) {
     mezzo_config_free(o.config);
     return code;
 }
-
-static const cli_option options_table[] = {
-    {"config", "FILE", "what to train, such as a run folder's config.yaml"},
-    {"matched", NULL,
-     "compare at equal quality: the speedup times the share of the baseline's steps that give the same loss"},
-    {"baseline", "NAME", "matched: the precision to compare with [fp32]"},
-    {"seeds", "N",
-     "number of run pairs, with the seeds train.seed, train.seed + 1, … [3]. Matched: at most this many, fewer if the "
-     "verdict is decided earlier [8]"},
-    {"within", "X", "matched: a speedup within 1 ± X is no difference [0.01]"},
-    {"minutes", "X", "matched: begin no pair that would end later than this [no limit]"},
-    {"transfer", "LIST", "matched: predict this model's speedup from smaller widths, and check the prediction"},
-    {"min-speedup", "X", "required speedup over fp32, in tokens/s [1.5]"},
-    {"min-memory-reduction", "X", "required reduction of training's peak memory compared with fp32, in percent [40]"},
-    {"max-accuracy-difference", "X", "largest allowed difference from fp32's validation accuracy [0.01]"},
-    {"level", "X", "confidence level of the intervals over the seeds [0.95]"},
-    {"out", "DIR", "folder for verify.json and verify.md [verify]"},
-    {"quiet", NULL, "no progress"},
-    {"json", NULL, "the result as JSON"},
-    {0},
-};
-
-const cli_command cli_verify = {
-    .name = "verify",
-    .summary = "compare a training run with fp32: speed, memory, accuracy",
-    .usage = "--data FILE [--precision NAME] [--matched] [--seeds N] [--config FILE] [--KEY VALUE …]",
-    .details = "Both runs start from the same weights and see the same batches, bit for bit. The exit code is 1 if a "
-               "requirement is not met or if the seeds vary too much to decide. Without --config: a GPT of 4 layers "
-               "and width 128 on 64 sequences of 128 tokens, 200 steps, validated on all validation data. With "
-               "--matched the exit code is 1 if the precision is slower at equal quality or nothing is decided.",
-    .options = options_table,
-    .config = "model. data. train.steps train.batch_size train.grad_accum train.seed optimizer. schedule. amp. "
-              "autocast train.eval_iters device.",
-    .run = run,
-};

@@ -335,7 +335,7 @@ static mezzo_status follow(view *v, mz_run_log *log, double interval, bool once,
     }
 }
 
-static int run(void) {
+int cli_watch(void) {
     double interval;
     CLI_TRY(cli_number("interval", 0.1, 3600, 1, &interval));
     if (cli_line.n_operands == 0)
@@ -367,20 +367,3 @@ static int run(void) {
     mz_run_log_free(&log);
     return cli_code(status);
 }
-
-static const cli_option options_table[] = {
-    {"interval", "SECONDS", "time between updates [1]"},
-    {"once", NULL, "print the current values and exit"},
-    {0},
-};
-
-const cli_command cli_watch = {
-    .name = "watch",
-    .summary = "show a run's metrics live in the terminal",
-    .usage = "RUN [--interval SECONDS] [--once]",
-    .details = "Reads the files that mezzo train writes to the run folder, and can run on another machine that sees "
-               "the folder. If stdout is not a terminal, it prints one frame per interval until the run's last step.",
-    .options = options_table,
-    .max_operands = 1,
-    .run = run,
-};

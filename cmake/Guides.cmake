@@ -22,14 +22,12 @@ function(mezzo_guide name)
     set(guide_files ${guide_files} ${guides}/${name} PARENT_SCOPE)
 endfunction()
 
-# Every subcommand's page: their names are those of the table in cli/main.c.
-file(STRINGS ${CMAKE_SOURCE_DIR}/cli/main.c table REGEX "&cli_[a-z]+")
-string(REGEX MATCHALL "&cli_[a-z]+" subcommands "${table}")
-list(REMOVE_DUPLICATES subcommands)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cli/main.c)
+# Every subcommand has a page.
+file(STRINGS ${CMAKE_SOURCE_DIR}/cli/commands.txt subcommands REGEX "^command ")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cli/commands.txt)
 mezzo_guide(mezzo.1 --man)
 foreach(subcommand ${subcommands})
-    string(REPLACE "&cli_" "" subcommand ${subcommand})
+    string(REPLACE "command " "" subcommand ${subcommand})
     mezzo_guide(mezzo-${subcommand}.1 --man ${subcommand})
 endforeach()
 set(man_pages ${guide_files})

@@ -545,13 +545,13 @@ static int check_least(int64_t n, int64_t least) {
     return CLI_DONE;
 }
 
-static int run(void) {
+int cli_launch(void) {
     int64_t n, restarts, least;
     CLI_TRY(cli_integer("n", 1, MOST, 0, &n));
     CLI_TRY(cli_integer("restarts", 0, 1000, 0, &restarts));
     CLI_TRY(cli_integer("min-ranks", 1, MOST, 0, &least));
     if (n == 0 || cli_line.n_operands == 0)
-        return cli_wrong("usage: mezzo launch %s", cli_line.command->usage);
+        return cli_wrong("%s", cli_usage());
     CLI_TRY(check_least(n, least));
     job j = {.n = (int)n, .listener = -1, .tell = {-1, -1}};
     CLI_TRY(look_at_devices(&j));
@@ -563,22 +563,3 @@ static int run(void) {
     mz_free(j.ranks);
     return code;
 }
-
-static const cli_option options[] = {
-    {"n", "N", "number of ranks: processes, each with a GPU or its share of the CPU's cores"},
-    {"restarts", "R", "after a failure, restart from the last checkpoint, at most R times"},
-    {"min-ranks", "M", "restart without the failed rank and its GPU as long as M ranks are left [all start again]"},
-    {0},
-};
-
-const cli_command cli_launch = {
-    .name = "launch",
-    .summary = "run a subcommand as several ranks on this host",
-    .usage = "-n N [--restarts R [--min-ranks M]] -- SUBCOMMAND [--option value …]",
-    .details = "Starts N processes of the subcommand as the ranks of one job. docs/distributed.md explains jobs on "
-               "several hosts (mpirun, srun, torchrun). Signals go to all ranks. If a rank is killed, crashes or "
-               "hangs, all ranks end within seconds, one line names the rank, and the exit code is 3.",
-    .options = options,
-    .max_operands = INT_MAX,
-    .run = run,
-};
