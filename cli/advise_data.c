@@ -21,9 +21,9 @@ static void show_candidate(void *user, const mz_candidate *c) {
 
 static void show_run(void *user, const mz_verify_progress *p) {
     (void)user;
-    char line[128], took[32];
+    char line[128];
     snprintf(line, sizeof line, "comparing: seed %d, at most %d  step %lld/%lld  %s", p->seed, p->seeds,
-             (long long)p->step, (long long)p->steps, cli_duration(p->seconds, took, sizeof took));
+             (long long)p->step, (long long)p->steps, cli_duration(p->seconds).text);
     cli_progress_line(line, p->step == p->steps);
 }
 

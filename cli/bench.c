@@ -19,18 +19,12 @@ typedef struct asked {
 
 #define MZ_BENCH_KERNEL_PRECISIONS "fp32, tf32, bf16, fp16, fp8 and fp8-dw16"
 
-// Parses a list such as "fp32,bf16".
 static int parse_precisions(asked *a) {
-    char word[32];
-    const char *text = cli_text("precision", "fp32,bf16");
-    while (a->n_precisions < (int)MZ_COUNT(a->precisions) && cli_next_word(&text, word, sizeof word)) {
-        mezzo_precision *precision = &a->precisions[a->n_precisions++];
-        if (mezzo_precision_parse(word, precision) != MEZZO_OK)
-            return cli_wrong("--precision: %s", mezzo_error_message());
-        const mz_precision_info *info = mz_precision(*precision);
-        if (info == NULL || info->wide != MEZZO_F32 || mz_scaling_in_blocks(info->scaling))
-            return cli_wrong("--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS, word);
-    }
+    CLI_TRY(cli_precisions("precision", "fp32,bf16", a->precisions, MZ_COUNT(a->precisions), &a->n_precisions));
+    for (int i = 0; i < a->n_precisions; i++)
+        if (mz_scaling_in_blocks(mz_precision(a->precisions[i])->scaling))
+            return cli_wrong("--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS,
+                             mezzo_precision_name(a->precisions[i]));
     return CLI_DONE;
 }
 

@@ -48,39 +48,35 @@ static int parse_sizes(models *m) {
 }
 
 int cli_precisions(const char *option, const char *initial, mezzo_precision *out, int most, int *n) {
-    char word[32];
-    *n = 0;
-    const char *list = cli_text(option, initial);
-    if (list == NULL)
+    cli_word words[CLI_WORDS];
+    if (cli_text(option, initial) == NULL) {
         *n = mz_precision_common(out);
-    while (list != NULL && cli_next_word(&list, word, sizeof word)) {
-        if (*n == most)
-            return cli_wrong("--%s: at most %d precisions", option, most);
-        if (mezzo_precision_parse(word, &out[*n]) != MEZZO_OK)
-            return cli_wrong("--%s: %s", option, mezzo_error_message());
-        if (mz_precision(out[*n]) == NULL || mz_precision(out[*n])->wide != MEZZO_F32) // excludes auto, and FP64, which
-                                                                                       // serves as the reference of
-                                                                                       // tests
-            return cli_wrong("--%s %s: only training precisions can be compared", option, word);
-        for (int i = 0; i < *n; i++)
-            if (out[i] == out[*n])
-                return cli_wrong("--%s: %s occurs twice", option, word);
-        ++*n;
+        return CLI_DONE;
     }
-    return *n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one", option);
+    CLI_TRY(cli_words(option, initial, most, words, n));
+    for (int i = 0; i < *n; i++) {
+        if (mezzo_precision_parse(words[i], &out[i]) != MEZZO_OK)
+            return cli_wrong("--%s: %s", option, mezzo_error_message());
+        // This excludes auto, and FP64, which serves as the reference of tests.
+        if (mz_precision(out[i]) == NULL || mz_precision(out[i])->wide != MEZZO_F32)
+            return cli_wrong("--%s %s: only training precisions can be compared", option, words[i]);
+        for (int k = 0; k < i; k++) // under another name
+            if (out[k] == out[i])
+                return cli_wrong("--%s: %s occurs twice", option, words[i]);
+    }
+    return CLI_DONE;
 }
 
 static int parse_phases(models *m) {
-    const char *list = cli_text("phases", "forward,backward,step");
-    char word[16];
-    for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
-        const bool forward = strcmp(word, "forward") == 0, backward = strcmp(word, "backward") == 0;
-        if (!forward && !backward && strcmp(word, "step") != 0)
-            return cli_wrong("--phases %s: use forward, backward and step", list);
+    cli_word words[3];
+    int n;
+    CLI_TRY(cli_words("phases", "forward,backward,step", MZ_COUNT(words), words, &n));
+    for (int i = 0; i < n; i++) {
+        const bool forward = strcmp(words[i], "forward") == 0, backward = strcmp(words[i], "backward") == 0;
+        if (!forward && !backward && strcmp(words[i], "step") != 0)
+            return cli_wrong("--phases %s: use forward, backward and step", words[i]);
         *(forward ? &m->plan.forward : backward ? &m->plan.backward : &m->plan.step) = true;
     }
-    if (!m->plan.forward && !m->plan.backward && !m->plan.step)
-        return cli_wrong("--phases: name at least one");
     return CLI_DONE;
 }
 
@@ -130,12 +126,12 @@ static void print_row(const models *m, const mz_bench_result *r) {
                "backward ms", "step ms", m->speed, "speedup", "memory MB", "MFU %", "");
     for (int i = 0; i < m->plan.n_precisions; i++) {
         const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
-        char f[32], b[32], s[32], x[32], mfu[32], tokens[32];
+        char f[32], b[32], s[32], x[32], mfu[32];
         double speedup = m->plan.step ? base->step.mean / c->step.mean : base->total / c->total;
         printf("%-10s %9.1f %-5s %12s %12s %12s %10s %8s %9.0f %6s  %s\n", i == 0 ? r->size : "", r->params_m,
                mezzo_precision_name(m->plan.precisions[i]), shown(c->forward.mean, f, sizeof f),
                shown(c->backward.mean, b, sizeof b), shown(c->step.mean, s, sizeof s),
-               cli_thousands(c->tokens_per_second, tokens, sizeof tokens), shown(speedup, x, sizeof x), c->memory_mb,
+               cli_count(c->tokens_per_second).text, shown(speedup, x, sizeof x), c->memory_mb,
                shown(100 * c->mfu, mfu, sizeof mfu), c->note);
     }
     fflush(stdout);

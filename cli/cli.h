@@ -42,8 +42,10 @@ typedef struct cli_command {
 #define CLI_COMMANDS(X)                                                                                                \
     X(train)                                                                                                           \
     X(recipes)                                                                                                         \
-    X(data) X(import) X(launch) X(eval) X(sample) X(chat) X(export) X(report) X(watch) X(advise) X(verify) X(diff)     \
-        X(sweep) X(analyze) X(bench) X(doctor) X(audit) X(memory) X(explain) X(lab)
+    X(data)                                                                                                            \
+    X(import)                                                                                                          \
+    X(launch) X(eval) X(sample) X(chat) X(export) X(report) X(watch) X(advise) X(verify) X(diff) X(sweep) X(analyze)   \
+        X(bench) X(doctor) X(audit) X(memory) X(explain) X(lab)
 #define CLI_DECLARE(name) int cli_##name(void);
 CLI_COMMANDS(CLI_DECLARE)
 
@@ -93,6 +95,12 @@ int cli_refuse(const char *why, const char *const *names, size_t n);
 int cli_need_operand(void);
 // Copies the next word of a list "a,b,c" and advances; false at the end. A longer word than `size` is truncated.
 bool cli_next_word(const char **list, char *word, size_t size);
+// Parses a list "a,b,c" of at least one word and at most `most`, each once: returns CLI_DONE or CLI_USAGE.
+enum { CLI_WORDS = 32 };
+typedef char cli_word[64];
+int cli_words(const char *name, const char *initial, int most, cli_word *words, int *n);
+// Parses likewise a list of whole numbers from 1 to `greatest`, at most CLI_WORDS of them.
+int cli_integers(const char *name, const char *initial, int64_t greatest, int most, int64_t *out, int *n);
 const char *cli_text(const char *name, const char *initial); // the last value on the command line
 #define CLI_STDOUT "/dev/stdout"
 // Returns likewise a file to write; "-" is CLI_STDOUT.
@@ -184,10 +192,13 @@ typedef struct cli_shown {
 } cli_shown;
 cli_shown cli_show(const char *name);
 // Quotes a word for a shell, only where necessary; bytes that would control a terminal become $'\033'.
-const char *cli_quote(const char *word, char *buf, size_t size);
-const char *cli_duration(double seconds, char *buf, size_t size); // "1:02:03", "2:03"
-const char *cli_bytes(size_t bytes, char *buf, size_t size);      // "12.3 MB"
-const char *cli_thousands(double number, char *buf, size_t size); // "12,345"
+cli_shown cli_quoted(const char *word);
+typedef struct cli_short {
+    char text[40];
+} cli_short;
+cli_short cli_duration(double seconds); // "1:02:03", "2:03"
+cli_short cli_bytes(double bytes);      // "12.3 MB"
+cli_short cli_count(double number);     // "12,345"
 
 // --- guides: help, man pages and shell completion come from one list of options (guides.c, completion.c) -----------
 // An option of a subcommand as users type it: its own, or a configuration key by its short name, if it has one.

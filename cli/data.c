@@ -25,14 +25,11 @@ static int print_result(const mezzo_corpus *corpus, const char *folder, const ch
                        mezzo_corpus_tokens(corpus, MEZZO_VALIDATION)};
     if (cli_has("json"))
         return cli_json_print(CLI_OBJECT(fields, &w));
-    char buf[32], program[512], quoted[4200];
-    printf("%s/train.bin  %s tokens (%s)\n", cli_show(folder).text, cli_thousands((double)w.train, buf, sizeof buf),
-           format);
-    printf("%s/val.bin    %s tokens\n", cli_show(folder).text, cli_thousands((double)w.validation, buf, sizeof buf));
+    printf("%s/train.bin  %s tokens (%s)\n", cli_show(folder).text, cli_count((double)w.train).text, format);
+    printf("%s/val.bin    %s tokens\n", cli_show(folder).text, cli_count((double)w.validation).text);
     if (tokenizer != NULL)
         printf("%s/tokenizer.json  %s, %d tokens\n", cli_show(folder).text, w.tokenizer, w.vocab);
-    printf("next:\n  %s train --data %s\n", cli_quote(cli_line.program, program, sizeof program),
-           cli_quote(folder, quoted, sizeof quoted));
+    printf("next:\n  %s train --data %s\n", cli_quoted(cli_line.program).text, cli_quoted(folder).text);
     return CLI_DONE;
 }
 

@@ -47,18 +47,15 @@ static mezzo_status save(const mezzo_tokenizer *tok, const char *out, char **pat
 }
 
 static int print_result(const shown *s, int64_t asked) {
-    char a[32], b[32], c[32], quoted[4200];
     if (cli_has("json"))
         return cli_json_print(CLI_OBJECT(fields, s));
     printf("%s: %lld tokens from %s bytes in %s text%s, %s distinct words, in %.1f s\n", cli_show(s->file).text,
-           (long long)s->vocab, cli_thousands((double)s->trained.bytes, a, sizeof a),
-           cli_thousands((double)s->trained.texts, b, sizeof b), s->trained.texts == 1 ? "" : "s",
-           cli_thousands((double)s->trained.words, c, sizeof c), s->seconds);
+           (long long)s->vocab, cli_count((double)s->trained.bytes).text, cli_count((double)s->trained.texts).text,
+           s->trained.texts == 1 ? "" : "s", cli_count((double)s->trained.words).text, s->seconds);
     if (s->vocab < asked)
         printf("these texts have no more pairs: the vocabulary is smaller than the %lld tokens asked for\n",
                (long long)asked);
-    printf("next:\n  %s data TEXT --out DIR --tokenizer %s\n", cli_line.program,
-           cli_quote(s->file, quoted, sizeof quoted));
+    printf("next:\n  %s data TEXT --out DIR --tokenizer %s\n", cli_line.program, cli_quoted(s->file).text);
     return CLI_DONE;
 }
 

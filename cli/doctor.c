@@ -60,16 +60,14 @@ static void print_cpu(void) {
 }
 
 static void print_device(const mezzo_device_info *info) {
-    char total[32], available[32];
     printf("device      %s: %s\n", info->backend, info->description);
     if (info->compute_capability > 0)
         printf("capability  %d.%d\n", info->compute_capability / 10, info->compute_capability % 10);
     if (info->versions[0] != '\0')
         printf("versions    %s\n", info->versions);
     if (info->memory_total > 0)
-        printf("memory      %s%s%s%s\n", cli_bytes(info->memory_total, total, sizeof total),
-               info->memory_free > 0 ? ", " : "",
-               info->memory_free > 0 ? cli_bytes(info->memory_free, available, sizeof available) : "",
+        printf("memory      %s%s%s%s\n", cli_bytes((double)info->memory_total).text, info->memory_free > 0 ? ", " : "",
+               info->memory_free > 0 ? cli_bytes((double)info->memory_free).text : "",
                info->memory_free > 0 ? " free" : "");
     if (strcmp(info->backend, "cpu") == 0)
         print_cpu();

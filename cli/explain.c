@@ -138,7 +138,6 @@ static void print_rules(const mz_explained *rows) {
 }
 
 static void print_text(const explanation *e, bool params) {
-    char elements[32];
     const mz_explained_summary *s = &e->summary;
     cli_fields_table(row_fields, e->n_fields, e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
     print_rules(&e->rows);
@@ -147,8 +146,7 @@ static void print_text(const explanation *e, bool params) {
         CLI_TABLE(param_fields, e->params.rows, e->params.n);
     }
     printf("\n%-11s %s\n", e->after->name, e->after->says);
-    printf("parameters  %s (%zu tensors, %s elements)\n", s->param, s->params,
-           cli_thousands((double)s->elements, elements, sizeof elements));
+    printf("parameters  %s (%zu tensors, %s elements)\n", s->param, s->params, cli_count((double)s->elements).text);
     if (s->low_copies > 0)
         printf("copies      %s (%zu of the parameters, cast once per optimizer step)\n", s->low_copy, s->low_copies);
     printf("masters    ");

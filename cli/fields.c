@@ -97,31 +97,32 @@ json_t *cli_fields_json(const cli_field *fields, size_t n, const void *row, cons
 }
 
 // --- text -----------------------------------------------------------------------------------------
-static const char *mib(double bytes, char *buf, size_t size) {
+static cli_short mib(double bytes) {
+    cli_short out;
     const double x = bytes / 1048576;
     const double shown_as = x < 1024 ? x : x / 1024;
-    snprintf(buf, size, x < 1024 || shown_as >= 100 ? "%.1f%c" : "%.2f%c", shown_as, x < 1024 ? 'M' : 'G');
-    return buf;
+    snprintf(out.text, sizeof out.text, x < 1024 || shown_as >= 100 ? "%.1f%c" : "%.2f%c", shown_as,
+             x < 1024 ? 'M' : 'G');
+    return out;
 }
 
-// Formats a number by a named form; NULL: the form is none of these.
-static const char *named_form(const char *form, double x, char *buf, size_t size) {
+// Finds the function of a named form; NULL: the form is printf's.
+static cli_short (*named_form(const char *form))(double) {
+    static const struct {
+        const char *name;
+        cli_short (*make)(double x);
+    } named[] = {{"count", cli_count}, {"bytes", cli_bytes}, {"mib", mib}, {"duration", cli_duration}};
     const size_t n = strcspn(form, " ");
-    if (n == 5 && memcmp(form, "count", n) == 0)
-        return cli_thousands(x, buf, size);
-    if (n == 5 && memcmp(form, "bytes", n) == 0)
-        return cli_bytes((size_t)x, buf, size);
-    if (n == 3 && memcmp(form, "mib", n) == 0)
-        return mib(x, buf, size);
-    if (n == 8 && memcmp(form, "duration", n) == 0)
-        return cli_duration(x, buf, size);
+    for (size_t i = 0; i < MZ_COUNT(named); i++)
+        if (strlen(named[i].name) == n && memcmp(form, named[i].name, n) == 0)
+            return named[i].make;
     return NULL;
 }
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral" // the tables have the formats
 static const char *value_text(const cli_field *f, const void *row, const char *word, char *buf, size_t size) {
-    char form[NAME_BYTES], number[NAME_BYTES];
+    char form[NAME_BYTES];
     if (f->text != NULL) {
         const char *made = f->text(row, buf, size);
         if (made == buf)
@@ -136,13 +137,13 @@ static const char *value_text(const cli_field *f, const void *row, const char *w
         return buf;
     }
     const double x = number_of(f, row);
-    const char *named = named_form(filled, x, number, sizeof number);
+    cli_short (*named)(double) = named_form(filled);
     if ((f->flags & CLI_DASH) != 0 && (x == 0 || isnan(x)))
         return "-";
     if (isnan(x)) // printf's "-nan" would show the meaningless sign bit of a NaN
         return "nan";
     if (named != NULL)
-        snprintf(buf, size, "%s%s", named, filled + strcspn(filled, " "));
+        snprintf(buf, size, "%s%s", named(x).text, filled + strcspn(filled, " "));
     else
         snprintf(buf, size, filled, x);
     return buf;

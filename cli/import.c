@@ -47,27 +47,28 @@ int cli_import(void) {
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
         return cli_json_print(cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
-    char buf[64], program[512], quoted[4200], most[32] = "";
+    char most[32] = "";
+    const cli_short parameters = cli_count((double)r.parameters);
     if (r.model.positions > r.model.seq_len)
         snprintf(most, sizeof most, " of %lld", (long long)r.model.positions);
     const bool images = mezzo_model_task(&r.model) == MEZZO_TASK_IMAGES;
-    cli_thousands((double)r.parameters, buf, sizeof buf);
     if (images)
         printf("%s: %lld x %lld pixels of %lld channels, width %lld; %s parameters\n", r.model.name,
                (long long)r.model.image_size, (long long)r.model.image_size, (long long)r.model.channels,
-               (long long)r.model.d_model, buf);
+               (long long)r.model.d_model, parameters.text);
     else
         printf("%s: %lld layers, %lld heads, width %lld, vocabulary %lld, context %lld%s; %s parameters\n",
                r.model.name, (long long)r.model.layers, (long long)r.model.heads, (long long)r.model.d_model,
-               (long long)r.model.vocab, (long long)r.model.seq_len, most, buf);
+               (long long)r.model.vocab, (long long)r.model.seq_len, most, parameters.text);
     if (r.adapters > 0)
         printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
-    cli_quote(cli_line.program, program, sizeof program);
-    cli_quote(options.out, quoted, sizeof quoted);
     printf("run folder: %s\nnext:\n", cli_show(options.out).text);
     if (r.tokenizer)
-        printf("  %s sample %s --prompt TEXT\n", program, quoted);
-    printf("  %s eval %s --data %s\n", program, quoted, images ? "PICTURES" : r.tokenizer ? "FILE" : "SHARDS");
+        printf("  %s sample %s --prompt TEXT\n", cli_quoted(cli_line.program).text, cli_quoted(options.out).text);
+    printf("  %s eval %s --data %s\n", cli_quoted(cli_line.program).text, cli_quoted(options.out).text,
+           images        ? "PICTURES"
+           : r.tokenizer ? "FILE"
+                         : "SHARDS");
     return CLI_DONE;
 }
 

@@ -33,9 +33,8 @@ static const cli_field fields[] = {
 };
 
 static void print_rows(const line *rows, size_t n, const mz_speed_result *result, const mz_speed_options *o) {
-    char count[32];
-    printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n",
-           cli_thousands((double)result->parameters, count, sizeof count), (long long)o->batch, result->device);
+    printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n", cli_count((double)result->parameters).text,
+           (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
     cli_tell("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative "
              "to the first row. All start\nfrom the same weights and see the same batches; they alternate every few "

@@ -45,24 +45,17 @@ typedef struct named_list {
     int most; // the most names
 } named_list;
 
-// Parses the names, each once, as their indices.
+// Parses the names as their indices.
 static int parse_names(const named_list *of, int *out, int *n) {
-    const char *list = cli_text(of->option, of->initial);
-    char word[64];
-    *n = 0;
-    for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
-        int found = -1;
-        for (int i = 0; i < of->most; i++)
-            if (strcmp(of->name(i), word) == 0)
-                found = i;
-        for (int i = 0; i < *n; i++)
-            if (out[i] == found)
-                found = -1;
-        if (found < 0)
-            return cli_wrong("--%s %s: use %s, each once", of->option, list, of->advice);
-        out[(*n)++] = found;
+    cli_word words[CLI_WORDS];
+    CLI_TRY(cli_words(of->option, of->initial, of->most, words, n));
+    for (int i = 0; i < *n; i++) {
+        for (out[i] = 0; out[i] < of->most && strcmp(of->name(out[i]), words[i]) != 0;)
+            out[i]++;
+        if (out[i] == of->most)
+            return cli_wrong("--%s %s: use %s", of->option, words[i], of->advice);
     }
-    return *n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one", of->option);
+    return CLI_DONE;
 }
 
 static const char *master_name(int i) {
@@ -129,13 +122,14 @@ static mezzo_status read_session(asked *a, const mezzo_config *config) {
 }
 
 // --- output ---------------------------------------------------------------------------------------------------------
-static const char *mib(size_t bytes, char *buffer, size_t size) {
-    double x = (double)bytes / 1048576;
+static cli_short mib(size_t bytes) {
+    cli_short out;
+    const double x = (double)bytes / 1048576;
     if (bytes > 0 && x < 0.05)
-        snprintf(buffer, size, "%zu bytes", bytes);
+        snprintf(out.text, sizeof out.text, "%zu bytes", bytes);
     else
-        snprintf(buffer, size, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
-    return buffer;
+        snprintf(out.text, sizeof out.text, x < 1024 ? "%.1f MiB" : "%.2f GiB", x < 1024 ? x : x / 1024);
+    return out;
 }
 
 // A row as it is printed: the parts of a step's memory.
@@ -223,14 +217,14 @@ static const cli_field saving_fields[] = {
 };
 
 static void print_plan(const asked *a) {
-    char text[32], unshared[32], sampling[32], batch[96];
+    char batch[96];
     const mz_memory_row *base = &a->plan.rows[a->plan.base];
     mz_session_describe(&a->plan.session, batch, sizeof batch);
     char rank[64] = "";
     if (a->ranks > 1)
         snprintf(rank, sizeof rank, ", one of %d ranks", a->ranks);
     cli_tell("%s: %s parameters; a micro batch of %s; planned for %s%s%s", a->model,
-             cli_thousands((double)base->f.parameters, text, sizeof text), batch, a->info.backend, rank,
+             cli_count((double)base->f.parameters).text, batch, a->info.backend, rank,
              a->plan.session.program.recompute         ? ", with recompute"
              : a->plan.session.program.recompute_light ? ", with recompute light"
                                                        : "");
@@ -248,18 +242,18 @@ static void print_plan(const asked *a) {
         "Autocast does not halve the weights: fp32 weights, gradients and moments stay, and every matrix that a "
         "product reads has an additional 2-byte copy. What shrinks is the activations. If no two values shared memory, "
         "%s's activations would take %s. mezzo train also keeps programs for evaluation (%s)%s%s%s.",
-        mezzo_precision_name(base->precision), mib(base->f.unshared, unshared, sizeof unshared),
-        mib(base->f.evaluation, text, sizeof text), base->f.sampling > 0 ? " and sampling (" : "",
-        base->f.sampling > 0 ? mib(base->f.sampling, sampling, sizeof sampling) : "", base->f.sampling > 0 ? ")" : "");
+        mezzo_precision_name(base->precision), mib(base->f.unshared).text, mib(base->f.evaluation).text,
+        base->f.sampling > 0 ? " and sampling (" : "", base->f.sampling > 0 ? mib(base->f.sampling).text : "",
+        base->f.sampling > 0 ? ")" : "");
     if (base->f.replay > 0)
-        cli_tell("--replay keeps %s beside them.", mib(base->f.replay, text, sizeof text));
+        cli_tell("--replay keeps %s beside them.", mib(base->f.replay).text);
 }
 
 // Prints that nothing fits, with the need of the smallest row for one sequence.
 static mezzo_status print_none(const asked *a) {
     const mz_memory_row *row;
     size_t least;
-    char need[32], limit[32], batch[96];
+    char batch[96];
     mz_session_options one = a->plan.session;
     one.form.batch = 1;
     mz_session_describe(&one, batch, sizeof batch);
@@ -267,8 +261,8 @@ static mezzo_status print_none(const asked *a) {
     fprintf(stderr,
             "mezzo memory: nothing fits in %s: the smallest configuration is %s, %s, %s master weights, with "
             "recompute: %s for %s\n",
-            mib(a->plan.limit, limit, sizeof limit), mezzo_precision_name(row->precision),
-            mz_memory_optimizer(row->optimizer), mezzo_master_name(row->master), mib(least, need, sizeof need), batch);
+            mib(a->plan.limit).text, mezzo_precision_name(row->precision), mz_memory_optimizer(row->optimizer),
+            mezzo_master_name(row->master), mib(least).text, batch);
     return MEZZO_OK;
 }
 
@@ -339,10 +333,10 @@ static json_t *plan_json(const asked *a) {
 
 // --- the command ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const char *folder, const char *name, const asked *a) {
-    char title[192], text[32], batch[96];
+    char title[192], batch[96];
     mz_session_describe(&a->plan.session, batch, sizeof batch);
     snprintf(title, sizeof title, "%s, %s parameters, %s%s", a->model,
-             cli_thousands((double)a->plan.rows[0].f.parameters, text, sizeof text), batch,
+             cli_count((double)a->plan.rows[0].f.parameters).text, batch,
              a->plan.session.program.recompute         ? ", recompute"
              : a->plan.session.program.recompute_light ? ", recompute light"
                                                        : "");

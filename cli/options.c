@@ -239,18 +239,44 @@ bool cli_next_word(const char **list, char *word, size_t size) {
     return true;
 }
 
+int cli_words(const char *name, const char *initial, int most, cli_word *words, int *n) {
+    const char *list = cli_text(name, initial);
+    cli_word word;
+    for (*n = 0; cli_next_word(&list, word, sizeof word); ++*n) {
+        if (*n == most)
+            return cli_wrong("--%s: more than %d of them", name, most);
+        for (int i = 0; i < *n; i++)
+            if (strcmp(words[i], word) == 0)
+                return cli_wrong("--%s: %s occurs twice", name, word);
+        memcpy(words[*n], word, sizeof word);
+    }
+    return *n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one", name);
+}
+
+// Parses a whole number of an option's value; `what` names it in an error.
+static int parse_integer(const char *name, const char *what, const char *text, int64_t least, int64_t most,
+                         int64_t *out) {
+    char *end;
+    errno = 0;
+    const long long value = strtoll(text, &end, 10);
+    if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
+        return cli_wrong("%s%s %s: %s must be a whole number from %lld to %lld", name[1] == '\0' ? "-" : "--", name,
+                         cli_text(name, text), what, (long long)least, (long long)most);
+    *out = value;
+    return CLI_DONE;
+}
+
 int cli_integer(const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out) {
     const char *text = cli_text(name, NULL);
-    char *end;
     *out = initial;
-    if (text == NULL)
-        return CLI_DONE;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
-        return cli_wrong("%s%s %s: it must be a whole number from %lld to %lld", name[1] == '\0' ? "-" : "--", name,
-                         text, (long long)least, (long long)most);
-    *out = value;
+    return text == NULL ? CLI_DONE : parse_integer(name, "it", text, least, most, out);
+}
+
+int cli_integers(const char *name, const char *initial, int64_t greatest, int most, int64_t *out, int *n) {
+    cli_word words[CLI_WORDS];
+    CLI_TRY(cli_words(name, initial, most < CLI_WORDS ? most : CLI_WORDS, words, n));
+    for (int i = 0; i < *n; i++)
+        CLI_TRY(parse_integer(name, words[i], words[i], 1, greatest, &out[i]));
     return CLI_DONE;
 }
 

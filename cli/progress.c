@@ -91,7 +91,7 @@ static size_t find_work(const char *what) {
 
 void cli_progress_work(const char *what, int64_t done, int64_t total) {
     const size_t at = find_work(what);
-    char line[LINE_BYTES] = "", buf[32];
+    char line[LINE_BYTES] = "";
     double left = NAN;
     if (at == MZ_COUNT(works))
         return;
@@ -108,7 +108,7 @@ void cli_progress_work(const char *what, int64_t done, int64_t total) {
             (long long)works[i].total);
     }
     if (!isnan(left))
-        add(line, "  %s left", cli_duration(left, buf, sizeof buf));
+        add(line, "  %s left", cli_duration(left).text);
     if (n_works > 0)
         cli_progress_line(line, false);
 }
@@ -121,11 +121,10 @@ static double unsigned_nan(double x) {
 
 // Writes a report with the most important facts first, because a narrow terminal cuts the end.
 static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
-    char buf[32];
     add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));
-    add(line, "  %s %s/s", cli_thousands(now->tokens_per_second, buf, sizeof buf),
+    add(line, "  %s %s/s", cli_count(now->tokens_per_second).text,
         strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
-    add(line, "  %s left", cli_duration(now->seconds_left, buf, sizeof buf));
+    add(line, "  %s left", cli_duration(now->seconds_left).text);
     if (!isnan(screen.val_loss))
         add(line, "  val %.4f", screen.val_loss);
     add(line, "  lr %.2e", now->lr);
@@ -140,7 +139,7 @@ static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
         add(line, "  %.3g mJ/%s", 1e3 * now->joules_per_token, strcmp(now->unit, "tokens") == 0 ? "tok" : "example");
     if (now->wait_ms > 0.01 * now->step_ms)
         add(line, "  waits %.0f %%", 100 * now->wait_ms / now->step_ms);
-    add(line, "  mem %s", cli_bytes(now->memory_bytes, buf, sizeof buf));
+    add(line, "  mem %s", cli_bytes((double)now->memory_bytes).text);
 }
 
 static void show_step(const mezzo_progress *now) {

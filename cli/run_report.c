@@ -19,7 +19,7 @@ static const char *name_of(const char *folder, char *buffer, size_t size) { // "
 }
 
 static int write_page(const mz_run_log *logs, int n, const char *out) {
-    char title[256] = "", name[128], bytes[32];
+    char title[256] = "", name[128];
     for (int i = 0; i < n; i++) {
         size_t used = strlen(title);
         snprintf(title + used, sizeof title - used, "%s%s", i > 0 ? ", " : "",
@@ -27,11 +27,11 @@ static int write_page(const mz_run_log *logs, int n, const char *out) {
     }
     mz_text html = {0};
     html.status = mz_run_page(logs, n, title, &html);
-    cli_bytes(html.len, bytes, sizeof bytes);
+    const cli_short bytes = cli_bytes((double)html.len);
     CLI_TRY(cli_code(mz_text_save(&html, mz_strdup(out))));
     const bool piped = strcmp(out, CLI_STDOUT) == 0;
     fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
-            piped ? "standard output" : cli_show(out).text, bytes);
+            piped ? "standard output" : cli_show(out).text, bytes.text);
     return CLI_DONE;
 }
 

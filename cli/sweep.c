@@ -13,24 +13,6 @@ typedef struct watch {
     double seconds;
 } watch;
 
-static int parse_axis(const char *name, const char *initial, mz_sweep_axis *out) {
-    const char *list = cli_text(name, initial);
-    char word[64];
-    for (const char *rest = list; cli_next_word(&rest, word, sizeof word);) {
-        char *end;
-        long long value = strtoll(word, &end, 10);
-        if (end == word || *end != '\0' || value < 1 || value > 1 << 24)
-            return cli_wrong("--%s %s: use whole numbers from 1 on, separated by commas", name, list);
-        if (out->n == MZ_SWEEP_AXIS)
-            return cli_wrong("--%s: at most %d values", name, MZ_SWEEP_AXIS);
-        for (int i = 0; i < out->n; i++)
-            if (out->values[i] == value)
-                return cli_wrong("--%s %s: %lld occurs twice", name, list, value);
-        out->values[out->n++] = value;
-    }
-    return out->n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one value", name);
-}
-
 static const cli_range ranges[] = {
     {CLI_FIELD(mz_sweep_options, heads), "heads", 1, 65536, 0},
     {CLI_FIELD(mz_sweep_options, vocab), "vocab", 2, INT32_MAX, 0},
@@ -62,7 +44,8 @@ static int parse_grid(bool images, mz_sweep_options *o) {
     for (size_t i = 0; i < MZ_COUNT(of_texts); i++) {
         if (strcmp(mine[i].name, others[i].name) != 0 && cli_has(others[i].name))
             return cli_wrong("--%s is not for %s: use --%s", others[i].name, o->family, mine[i].name);
-        CLI_TRY(parse_axis(mine[i].name, mine[i].initial, (mz_sweep_axis *)(void *)((char *)o + mine[i].field)));
+        mz_sweep_axis *to = (mz_sweep_axis *)(void *)((char *)o + mine[i].field);
+        CLI_TRY(cli_integers(mine[i].name, mine[i].initial, 1 << 24, MZ_SWEEP_AXIS, to->values, &to->n));
     }
     for (int i = 0; images && i < o->seq_len.n; i++)
         o->seq_len.values[i] *= o->seq_len.values[i]; // the unit is pixels
@@ -87,7 +70,7 @@ static int parse(bool images, mz_sweep_options *o) {
 
 static void show(void *user, const mz_sweep_progress *p) {
     watch *w = user;
-    char left[32], line[512], text[256], rate[32];
+    char line[512], text[256];
     w->done = p->done;
     w->total = p->total;
     w->seconds = p->seconds;
@@ -102,14 +85,14 @@ static void show(void *user, const mz_sweep_progress *p) {
     w->failed += isnan(p->step_ms);
     if (w->quiet)
         return;
-    cli_duration(p->seconds_left, left, sizeof left);
+    const cli_short left = cli_duration(p->seconds_left);
     mz_key_text(&p->row->key, "", text, sizeof text);
     if (isnan(p->step_ms))
-        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left, p->row->prec,
-                 text);
+        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left.text,
+                 p->row->prec, text);
     else
-        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left,
-                 p->row->prec, text, p->step_ms, cli_thousands(p->row->tps, rate, sizeof rate), w->unit,
+        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left.text,
+                 p->row->prec, text, p->step_ms, cli_count(p->row->tps).text, w->unit,
                  strcmp(p->row->rung, "base") != 0 ? ", " : "", strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
     cli_progress_line(line, true);
 }
@@ -126,16 +109,14 @@ static int print_result(const mz_sweep_options *o, const watch *w) {
         json_object_set_new(r, "out", cli_json_text(o->path, strlen(o->path)));
         return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
-    char time[32], program[512], quoted[4200];
     printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",
-           w->rows, cli_duration(w->seconds, time, sizeof time));
+           w->rows, cli_duration(w->seconds).text);
     if (o->n_precisions < 2) // one precision has nothing to compare with
         return CLI_DONE;
     bool has_baseline = false; // the baseline of analyze
     for (int i = 0; i < o->n_precisions; i++)
         has_baseline = has_baseline || o->precisions[i] == MEZZO_PRECISION_FP32;
-    printf("next:\n  %s analyze %s", cli_quote(cli_line.program, program, sizeof program),
-           cli_quote(o->path, quoted, sizeof quoted));
+    printf("next:\n  %s analyze %s", cli_quoted(cli_line.program).text, cli_quoted(o->path).text);
     if (!has_baseline)
         printf(" --baseline %s --candidate %s", mezzo_precision_name(o->precisions[0]),
                mezzo_precision_name(o->precisions[1]));

@@ -76,89 +76,65 @@ cli_shown cli_show(const char *name) {
     return shown;
 }
 
-// Quotes as $'word', where a byte that is not printable ASCII is \ooo.
-static const char *quote_bytes(const char *word, char *buf, size_t size) {
-    size_t n = (size_t)snprintf(buf, size, "$'");
-    for (const unsigned char *c = (const unsigned char *)word; *c != '\0' && n + 8 < size; c++)
-        n += (size_t)snprintf(buf + n, size - n,
-                              *c < 0x20 || *c >= 0x7F    ? "\\%03o"
-                              : *c == '\'' || *c == '\\' ? "\\%c"
-                                                         : "%c",
-                              *c);
-    snprintf(buf + n, size - n, "'");
-    return buf;
+// Quotes as $'word', where a byte that is not printable ASCII is \ooo, or as 'word', where a quote inside becomes '\''.
+static void quote(const char *word, bool bytes, cli_shown *out) {
+    const size_t size = sizeof out->text;
+    size_t n = (size_t)snprintf(out->text, size, bytes ? "$'" : "'");
+    for (const unsigned char *c = (const unsigned char *)word; *c != '\0' && n + 8 < size; c++) {
+        const char *form = bytes && (*c < 0x20 || *c >= 0x7F)    ? "\\%03o"
+                           : bytes && (*c == '\'' || *c == '\\') ? "\\%c"
+                           : *c == '\''                          ? "'\\%c'"
+                                                                 : "%c";
+        n += (size_t)snprintf(out->text + n, size - n, form, *c);
+    }
+    snprintf(out->text + n, size - n, "'");
 }
 
-const char *cli_quote(const char *word, char *buf, size_t size) {
+cli_shown cli_quoted(const char *word) {
+    cli_shown out = cli_show(word);
+    const bool bytes = strcmp(out.text, word) != 0; // some would control a terminal
     bool plain = *word != '\0';
-    if (strcmp(cli_show(word).text, word) != 0)
-        return quote_bytes(word, buf, size);
     for (const char *c = word; *c != '\0'; c++)
         plain = plain && (isalnum((unsigned char)*c) || strchr("_-./:=+,@%", *c) != NULL);
-    if (plain) {
-        snprintf(buf, size, "%s", word);
-        return buf;
-    }
-    size_t n = 0; // quotes as 'word', where a quote inside becomes '\''
-    const char *piece = "'";
-    for (const char *c = word;; c++) {
-        for (; *piece != '\0' && n + 1 < size; piece++)
-            buf[n++] = *piece;
-        if (*c == '\0')
-            break;
-        char one[2] = {*c, '\0'};
-        piece = *c == '\'' ? "'\\''" : one;
-        for (; *piece != '\0' && n + 1 < size; piece++)
-            buf[n++] = *piece;
-        piece = "";
-    }
-    if (n + 1 < size)
-        buf[n++] = '\'';
-    buf[n < size ? n : size - 1] = '\0';
-    return buf;
+    if (bytes || !plain)
+        quote(word, bytes, &out);
+    return out;
 }
 
-const char *cli_duration(double seconds, char *buf, size_t size) {
-    if (!(seconds >= 0 && seconds < 1e9)) { // also for NaN: the time is not known yet
-        snprintf(buf, size, "-");
-        return buf;
-    }
-    long long s = llround(seconds);
+cli_short cli_duration(double seconds) {
+    cli_short out = {"-"};
+    if (!(seconds >= 0 && seconds < 1e9)) // also for NaN: the time is not known yet
+        return out;
+    const long long s = llround(seconds);
     if (s >= 3600)
-        snprintf(buf, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+        snprintf(out.text, sizeof out.text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     else
-        snprintf(buf, size, "%lld:%02lld", s / 60, s % 60);
-    return buf;
+        snprintf(out.text, sizeof out.text, "%lld:%02lld", s / 60, s % 60);
+    return out;
 }
 
-const char *cli_bytes(size_t bytes, char *buf, size_t size) {
+cli_short cli_bytes(double bytes) {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    double x = (double)bytes;
+    cli_short out;
     size_t unit = 0;
-    while (x >= 1000 && unit + 1 < MZ_COUNT(units)) {
-        x /= 1000;
-        unit++;
-    }
-    snprintf(buf, size, unit == 0 ? "%.0f %s" : "%.1f %s", x, units[unit]);
-    return buf;
+    for (; bytes >= 1000 && unit + 1 < MZ_COUNT(units); unit++)
+        bytes /= 1000;
+    snprintf(out.text, sizeof out.text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return out;
 }
 
-const char *cli_thousands(double number, char *buf, size_t size) {
-    if (!(fabs(number) < 1e15)) {
-        snprintf(buf, size, "-");
-        return buf;
-    }
+cli_short cli_count(double number) {
+    cli_short out = {"-"};
     char digits[32];
-    int n = snprintf(digits, sizeof digits, "%.0f", fabs(number));
-    size_t used = 0;
-    if (number < 0 && used + 1 < size)
-        buf[used++] = '-';
+    if (!(fabs(number) < 1e15))
+        return out;
+    const int n = snprintf(digits, sizeof digits, "%.0f", fabs(number));
+    size_t used = number < 0;
     for (int i = 0; i < n; i++) {
-        if (i > 0 && (n - i) % 3 == 0 && used + 1 < size)
-            buf[used++] = ',';
-        if (used + 1 < size)
-            buf[used++] = digits[i];
+        if (i > 0 && (n - i) % 3 == 0)
+            out.text[used++] = ',';
+        out.text[used++] = digits[i];
     }
-    buf[used] = '\0';
-    return buf;
+    out.text[used] = '\0';
+    return out;
 }

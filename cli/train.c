@@ -44,10 +44,10 @@ static int catch_saves(void) {
 }
 
 static void print_resume(FILE *to, const char *folder, const char *more) {
-    char program[512], config[4200], path[4100];
+    char path[4100];
     snprintf(path, sizeof path, "%s/config.yaml", folder);
-    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quote(cli_line.program, program, sizeof program),
-            cli_quote(path, config, sizeof config), more);
+    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quoted(cli_line.program).text, cli_quoted(path).text,
+            more);
 }
 
 static void add_text(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -103,8 +103,7 @@ static const char *loss_text(const void *row, char *buf, size_t size) {
 
 static const char *speed_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
-    char number[64];
-    snprintf(buf, size, "%s %s/s", cli_thousands(r->tokens_per_second, number, sizeof number), r->unit);
+    snprintf(buf, size, "%s %s/s", cli_count(r->tokens_per_second).text, r->unit);
     return r->tokens_per_second > 0 ? buf : NULL;
 }
 
@@ -149,7 +148,8 @@ static const cli_field fields[] = {
 };
 
 static void print_text(const char *folder, const mezzo_config *config, const mezzo_train_result *r) {
-    char program[512], quoted[4200];
+    const cli_shown program_shown = cli_quoted(cli_line.program), quoted_shown = cli_quoted(folder);
+    const char *program = program_shown.text, *quoted = quoted_shown.text;
     printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, cli_key(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
     cli_fields_lines(fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
@@ -160,8 +160,6 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
             putchar('\n');
     }
     printf("\nrun folder: %s\n", cli_show(folder).text);
-    cli_quote(cli_line.program, program, sizeof program);
-    cli_quote(folder, quoted, sizeof quoted);
     char more[64];
     snprintf(more, sizeof more, " --steps %lld", (long long)r->steps * 2);
     printf("next:\n");

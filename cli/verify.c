@@ -1,6 +1,5 @@
 // mezzo verify trains the same run in fp32 and in a precision, and checks whether the precision is faster without loss
 // of quality.
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,15 +23,15 @@ static mezzo_status set_defaults(mezzo_config *config) {
 // Shows progress. user: the result, whose precision is known before the first step.
 static void show(void *user, const mz_verify_progress *p) {
     const mz_verify_result *r = user;
-    char took[32], left[32], losses[96] = "", line[256];
+    char losses[96] = "", line[256];
     for (int i = 0; i < 2; i++)
         if (isfinite(p->loss[i]))
             snprintf(losses + strlen(losses), sizeof losses - strlen(losses), "%s %s %.4f",
                      i > 0 && losses[0] ? "," : "", mezzo_precision_name(i == 0 ? r->baseline : r->precision),
                      p->loss[i]);
     snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds, (long long)p->step,
-             (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds, took, sizeof took),
-             cli_duration(p->seconds_left, left, sizeof left));
+             (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds).text,
+             cli_duration(p->seconds_left).text);
     cli_progress_line(line, p->step == p->steps);
 }
 
@@ -98,22 +97,6 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
     return r->same && mz_matched_decided(&r->matched) && r->matched.verdict != MZ_MATCHED_SLOWER;
 }
 
-// Parses the widths below the model's own: --transfer 64,96,128.
-static int parse_widths(int64_t *widths, int *n) {
-    const char *rest = cli_text("transfer", "");
-    char word[64];
-    for (*n = 0; cli_next_word(&rest, word, sizeof word);) {
-        char *end;
-        errno = 0;
-        const long long value = strtoll(word, &end, 10);
-        if (end == word || errno != 0 || value < 1 || *end != '\0' || *n == MZ_TRANSFER_WIDTHS)
-            return cli_wrong("--transfer %s: expected %d to %d widths, such as 64,96,128", cli_text("transfer", ""),
-                             MZ_TRANSFER_LEAST, MZ_TRANSFER_WIDTHS);
-        widths[(*n)++] = value;
-    }
-    return CLI_DONE;
-}
-
 static int transfer(const mz_verify_options *o, const int64_t *widths, int n, mz_verify_result *r) {
     mz_transfer t;
     mz_text text = {0};
@@ -149,7 +132,8 @@ int cli_verify(void) {
     int64_t widths[MZ_TRANSFER_WIDTHS];
     int n_widths = 0, code;
     CLI_TRY(parse(&o));
-    CLI_TRY(parse_widths(widths, &n_widths));
+    if (cli_has("transfer")) // widths below the model's own
+        CLI_TRY(cli_integers("transfer", "", INT64_MAX, MZ_TRANSFER_WIDTHS, widths, &n_widths));
     CLI_TRY(cli_config(&o.config));
     mz_verify_result *r = mz_alloc(1, sizeof *r);
     if (r == NULL)

@@ -82,11 +82,11 @@ static const char *number_text(const row *r, double x, char *buffer, size_t size
     if (isnan(x))
         snprintf(buffer, size, "nan");
     else if (r->decimals == BYTES)
-        return cli_bytes((size_t)fmax(x, 0), buffer, size);
+        snprintf(buffer, size, "%s", cli_bytes(fmax(x, 0)).text);
     else if (fabs(x) >= (r->decimals == WHOLE ? 1e12 : 1e6))
         snprintf(buffer, size, "%.3g", x);
     else if (r->decimals == WHOLE)
-        return cli_thousands(x, buffer, size);
+        snprintf(buffer, size, "%s", cli_count(x).text);
     else if (r->decimals == SCIENTIFIC && x != 0)
         snprintf(buffer, size, "%.2e", x);
     else
@@ -149,7 +149,6 @@ static run_state state_of(const mz_run_log *log, int64_t steps, double age) {
 }
 
 static void print_place(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
-    char buffer[64];
     printf("step %lld", (long long)log->last_step);
     if (steps > 0)
         printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
@@ -159,9 +158,9 @@ static void print_place(const mz_run_log *log, int64_t steps, double age, const 
     if (state == ENDED)
         printf(", ended");
     else if (state == STOPPED)
-        printf(", stopped: no records for %s", cli_duration(age, buffer, sizeof buffer));
+        printf(", stopped: no records for %s", cli_duration(age).text);
     else if (steps > log->last_step && isfinite(left))
-        printf(", about %s left", cli_duration(left, buffer, sizeof buffer));
+        printf(", about %s left", cli_duration(left).text);
     printf("%s\n%s\n", line_end, line_end);
 }
 

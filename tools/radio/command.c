@@ -36,10 +36,8 @@ int cli_data_radio(void) {
     CLI_TRY(cli_code(mz_radio_write(&options, cli_interruptible(), &s.written)));
     if (cli_has("json"))
         return cli_json_print(CLI_OBJECT(fields, &s));
-    char buf[32];
     printf("%s: %s cit%s with %lld transmitter%s each, %.0f %% built up, in %.1f s\n", cli_show(s.folder).text,
-           cli_thousands((double)s.written.maps, buf, sizeof buf), s.written.maps == 1 ? "y" : "ies",
-           (long long)options.transmitters, options.transmitters == 1 ? "" : "s", 100 * s.written.built_up,
-           s.written.seconds);
+           cli_count((double)s.written.maps).text, s.written.maps == 1 ? "y" : "ies", (long long)options.transmitters,
+           options.transmitters == 1 ? "" : "s", 100 * s.written.built_up, s.written.seconds);
     return CLI_DONE;
 }
