@@ -10,7 +10,9 @@
 
 #include "cli.h"
 #include "io/file.h"
-#include "study/page/audit_page.h"
+#include "study/audit/cost.h"
+#include "study/audit/judge.h"
+#include "study/page/page_text.h"
 #include "io/json.h"
 
 extern char **environ;
@@ -111,12 +113,27 @@ static mezzo_status add_folder(traces *t, const char *folder) {
     return status;
 }
 
+typedef struct report {
+    const mz_torch_trace *traces; // in order of the ranks
+    int n;
+    const mz_audit *audit;
+    const mz_torch_costs *costs;     // of the first rank
+    const mz_torch_kernels *kernels; // NULL: Mezzo's kernels were not timed
+    const char *device;              // the device on which they were timed
+} report;
+
 // --- showing -------------------------------------------------------------------------------------------------------
-static void print_place(const mz_audit_finding *f) {
+// Makes the heading of a finding: its rule and its place.
+static cli_shown heading_of(const mz_audit_finding *f, const char *kind) {
+    cli_shown out;
+    char line[16] = "", ranks[32] = "";
     if (f->file[0] != '\0')
-        printf("%s:%d", cli_show(f->file).text, f->line);
-    else
-        printf("the program");
+        snprintf(line, sizeof line, ":%d", f->line);
+    if (f->ranks > 1)
+        snprintf(ranks, sizeof ranks, " (%d ranks)", f->ranks);
+    snprintf(out.text, sizeof out.text, "%s%s: %.4000s%s%s", kind, mz_rule_of(f->rule)->name,
+             f->file[0] != '\0' ? f->file : "the program", line, ranks);
+    return out;
 }
 
 static void print_wrapped(const char *label, const char *text) {
@@ -129,14 +146,10 @@ static void print_wrapped(const char *label, const char *text) {
 
 static void print_finding(const mz_audit_finding *f, int *number) {
     const mz_rule *rule = mz_rule_of(f->rule);
+    char kind[32] = "note, ";
     if (rule->conflict)
-        printf("\nconflict %d, %s: ", ++*number, rule->name);
-    else
-        printf("\nnote, %s: ", rule->name);
-    print_place(f);
-    if (f->ranks > 1)
-        printf(" (%d ranks)", f->ranks);
-    printf("\n");
+        snprintf(kind, sizeof kind, "conflict %d, ", ++*number);
+    printf("\n%s\n", cli_show(heading_of(f, kind).text).text);
     print_wrapped("", rule->what);
     if (f->inner[0] != '\0')
         print_wrapped("inside: ", f->inner);
@@ -178,7 +191,7 @@ static size_t known_costs(const mz_torch_costs *costs, mz_torch_cost *rows) {
     return n;
 }
 
-static void print_costs(const mz_audit_report *r) {
+static void print_costs(const report *r) {
     const mz_torch_costs *costs = r->costs;
     mz_torch_cost rows[MZ_TORCH_FORMATS];
     const size_t n = known_costs(costs, rows);
@@ -222,7 +235,7 @@ static size_t kernel_times(const mz_torch_kernels *k, kernel_time *rows) {
     return n;
 }
 
-static void print_kernels(const mz_audit_report *r) {
+static void print_kernels(const report *r) {
     kernel_time rows[MEZZO_PRECISION_COUNT + 1];
     if (r->kernels == NULL || r->kernels->n_shapes == 0)
         return;
@@ -231,7 +244,7 @@ static void print_kernels(const mz_audit_report *r) {
     CLI_TABLE(kernel_fields, rows, kernel_times(r->kernels, rows));
 }
 
-static void print_audit(const mz_audit_report *r) {
+static void print_audit(const report *r) {
     const mz_audit *audit = r->audit;
     int number = 0;
     print_head(&r->traces[0], (size_t)r->n, audit);
@@ -254,7 +267,7 @@ static json_t *finding_json(const mz_audit_finding *f) {
                      cli_json_text(f->change, strlen(f->change)), "rank", f->rank, "ranks", f->ranks);
 }
 
-static json_t *audit_json(const mz_audit_report *r) {
+static json_t *audit_json(const report *r) {
     const mz_torch_trace *first = &r->traces[0];
     const mz_audit *audit = r->audit;
     json_t *findings = json_array();
@@ -274,30 +287,58 @@ static json_t *audit_json(const mz_audit_report *r) {
                      "launch_bound", (int)r->costs->launch_bound);
 }
 
-static int show(const mz_audit_report *report) {
-    const char *page = cli_has("out") ? cli_out_file("out", NULL) : NULL;
+// Makes the sections of the page: single values are a table, and each list is a section.
+static json_t *page_json(const report *r) {
+    json_t *all = audit_json(r), *page = json_object(), *summary = json_object(), *findings = json_array(), *value;
+    const char *key;
+    for (size_t i = 0; i < r->audit->n_findings; i++) {
+        const mz_audit_finding *f = &r->audit->findings[i];
+        const mz_rule *rule = mz_rule_of(f->rule);
+        const cli_shown heading = heading_of(f, rule->conflict ? "" : "note, ");
+        json_array_append_new(findings, json_pack("{so ss so so ss so}", "finding",
+                                                  cli_json_text(heading.text, strlen(heading.text)), "what", rule->what,
+                                                  "inside", cli_json_text(f->inner, strlen(f->inner)), "seen",
+                                                  cli_json_text(f->numbers, strlen(f->numbers)), "why", rule->why,
+                                                  "change", cli_json_text(f->change, strlen(f->change))));
+    }
+    json_object_set_new(page, "summary", summary);
+    json_object_set_new(all, "findings", findings);
+    json_object_foreach(all, key, value) {
+        json_object_set(json_is_array(value) ? page : summary, key, value);
+    }
+    json_decref(all);
+    return page;
+}
+
+static mezzo_status write_page(const report *r, const char *path) {
+    mz_text html = {0};
+    json_t *page = page_json(r);
+    html.status = mz_json_page("Audit of a PyTorch program", page, &html);
+    json_decref(page);
+    return mz_text_save(&html, mz_strdup(path));
+}
+
+static int show(const report *r) {
+    const char *page = cli_out_file("out", NULL);
     int code = CLI_DONE;
     if (cli_has("json"))
-        code = cli_json_print(audit_json(report));
+        code = cli_json_print(audit_json(r));
     else
-        print_audit(report);
-    if (code == CLI_DONE && page != NULL) {
-        mz_text html = {0};
-        html.status = mz_audit_page(report, &html);
-        code = cli_code(mz_text_save(&html, mz_strdup(page)));
-    }
-    return code != CLI_DONE ? code : report->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
+        print_audit(r);
+    if (code == CLI_DONE && page != NULL)
+        code = cli_code(write_page(r, page));
+    return code != CLI_DONE ? code : r->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }
 
 // Times Mezzo's kernels at the program's shapes, on the program's device.
-static mezzo_status time_kernels(mz_audit_report *report, mz_torch_kernels *kernels) {
+static mezzo_status time_kernels(report *r, mz_torch_kernels *kernels) {
     mezzo_device *device;
-    const mz_torch_trace *t = &report->traces[0];
-    report->device = cli_text("device", t->device);
-    MEZZO_TRY(mezzo_device_open(report->device, t->threads <= 4096 ? t->threads : 0, &device));
+    const mz_torch_trace *t = &r->traces[0];
+    r->device = cli_text("device", t->device);
+    MEZZO_TRY(mezzo_device_open(r->device, t->threads <= 4096 ? t->threads : 0, &device));
     mezzo_status status = mz_torch_kernels_time(device, t, kernels);
     mezzo_device_close(device);
-    report->kernels = kernels;
+    r->kernels = kernels;
     return status;
 }
 
@@ -309,12 +350,12 @@ static int judge(const traces *t) {
     mz_audit audit;
     mz_torch_costs costs;
     mz_torch_kernels kernels;
-    mz_audit_report report = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
+    report all = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
     mezzo_status status = mz_audit_judge(t->list, (int)t->n, assumed != NULL ? &where : NULL, &audit);
     mz_torch_costs_predict(&t->list[0], &costs);
     if (status == MEZZO_OK && cli_has("kernels"))
-        status = time_kernels(&report, &kernels);
-    const int code = status == MEZZO_OK ? show(&report) : cli_error(status);
+        status = time_kernels(&all, &kernels);
+    const int code = status == MEZZO_OK ? show(&all) : cli_error(status);
     mz_audit_free(&audit);
     return code;
 }
