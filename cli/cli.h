@@ -38,16 +38,10 @@ typedef struct cli_command {
     int (*run)(void);    // returns an exit code
 } cli_command;
 
-// The subcommands, in the order of commands.txt.
-#define CLI_COMMANDS(X)                                                                                                \
-    X(train)                                                                                                           \
-    X(recipes)                                                                                                         \
-    X(data)                                                                                                            \
-    X(import)                                                                                                          \
-    X(launch) X(eval) X(sample) X(chat) X(export) X(report) X(watch) X(advise) X(verify) X(diff) X(sweep) X(analyze)   \
-        X(bench) X(doctor) X(audit) X(memory) X(explain) X(lab)
-#define CLI_DECLARE(name) int cli_##name(void);
-CLI_COMMANDS(CLI_DECLARE)
+int cli_train(void), cli_recipes(void), cli_data(void), cli_import(void), cli_launch(void), cli_eval(void),
+    cli_sample(void), cli_chat(void), cli_export(void), cli_report(void), cli_watch(void), cli_advise(void),
+    cli_verify(void), cli_diff(void), cli_sweep(void), cli_analyze(void), cli_bench(void), cli_doctor(void),
+    cli_audit(void), cli_memory(void), cli_explain(void), cli_lab(void);
 
 const cli_command *cli_commands(size_t *n); // the table; NULL: out of memory
 const char *cli_usage(void);                // "usage: mezzo NAME …", of this command line's subcommand
