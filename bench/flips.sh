@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # bench/flips.sh [--device cpu] [--ranks N] [--flips 500] [--seed 1] [--csv bench/results/flips.csv] [--precisions "fp32 bf16 …"] [--kinds "flip flap update sum"]
+#   [--shards "none optimizer …"]
 # Flips one bit in every step of a small run whose every step is computed twice, in what calls write (flip: in one computation; flap: in the first and
 # the third of it, so that its op can be named), in weights that an update wrote (update) and in what a rank receives (sum; sums: in
 # the first and third computation). Each run is compared with
@@ -10,9 +11,9 @@
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 mezzo=${MEZZO:-$root/build/test/mezzo}
-device=cpu ranks=1 flips=500 seed=1 csv=$root/bench/results/flips.csv precisions="fp32 tf32 bf16 fp16 fp8 fp8-block fp8-dw16" kinds="flip flap update sum sums"
+device=cpu ranks=1 flips=500 seed=1 csv=$root/bench/results/flips.csv precisions="fp32 tf32 bf16 fp16 fp8 fp8-block fp8-dw16" kinds="flip flap update sum sums" shards="none optimizer gradients parameters"
 while [[ $# -gt 0 ]]; do
-    [[ $1 =~ ^--(device|ranks|flips|seed|csv|precisions|kinds)$ && $# -gt 1 ]] || { sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2; }
+    [[ $1 =~ ^--(device|ranks|flips|seed|csv|precisions|kinds|shards)$ && $# -gt 1 ]] || { sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 2; }
     declare "${1#--}=$2"
     shift 2
 done
@@ -88,8 +89,8 @@ trial() { # SHARD MICRO PRECISION RECOMPUTE KIND
     count "$1" "$2" "$3" "$4" "$5" $undone && [[ $undone -eq 1 ]] || { failed=1; echo "$1 $2 micro $3 recompute $4 $5: undone $undone" >&2; }
     seed=$((seed + 1))
 }
-shards=none width=32
-[[ $ranks -eq 1 ]] || { shards="none optimizer gradients parameters" width=96; } # all ranks have a part of each region
+width=96 # all ranks have a part of each region
+[[ $ranks -gt 1 ]] || { shards=none width=32; }
 for precision in $precisions; do
     for shard in $shards; do
         for micro in 1 2; do

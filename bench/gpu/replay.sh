@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # replay [PART…]: what finding silent corruption costs and finds here: steps of GPT-2 124M with every 100th computed twice beside steps without, in turns
-# (steps.csv: part steps); audits of an honest run and of one whose checkpoint was changed, a flip that is undone, in bf16 and fp8 (audits.csv: part
-# audits); flips by bench/flips.sh (flips.csv: part flips).
+# (steps.csv, and replay_cost.csv: part steps); audits of an honest run and of one whose checkpoint was changed, a flip that is undone, in bf16 and fp8
+# (audits.csv: part audits); flips by bench/flips.sh on one GPU (flips.csv: part flips) and in what a rank receives, on two (part collectives).
 . "$(dirname "$0")/common.sh"
 model=$(pick "--model gpt2-124M --batch-size 32 --seq-len 1024" "--model gpt2 --layers 2 --heads 2 --d-model 64 --batch-size 2 --seq-len 64")
-n=$(pick 201 12) every=$(pick 100 6)
+every=$(pick 100 6)
 asked() { [[ ${#parts[@]} -eq 0 || " ${parts[*]} " == *" $1 "* ]]; }
 parts=("$@")
 for turn in 1 2; do
-    asked steps || continue
+    asked steps && time_for 60 "turn $turn" || continue
     for replay in 0 "$every"; do
-        time_for 30 "turn $turn" || continue
         # shellcheck disable=SC2086
-        steps "replay-$replay-$turn" $model --vocab 50304 --precision bf16 --dropout 0 --steps "$n" \
+        steps "replay-$replay-$turn" $model --vocab 50304 --precision bf16 --dropout 0 --steps $((every * 5 / 2)) \
             --replay "$replay" $([[ $replay -eq 0 ]] || echo --replay-update)
     done
+    # shellcheck disable=SC2046
+    row replay_cost.csv turn,every,without_ms,with_ms,percent,replay_ms,first_without_ms,first_with_ms,first_percent,first_replay_ms "$turn" "$every" \
+        $(python3 "$root/bench/gpu/replay_cost.py" replay-{0,"$every"}-"$turn"/metrics.jsonl "$every")
 done
 few=(--data "$text" --tokenizer byte --layers 4 --heads 4 --d-model "$(pick 256 32)" --seq-len "$(pick 128 32)" --batch-size "$(pick 16 2)" \
     --device "$device" --steps 30
@@ -40,6 +42,13 @@ for p in bf16 fp8 fp32; do
     ! asked flips || ! time_for 15 "flips in $p" || MEZZO=$mezzo COMMIT=$commit capped 150 bash "$root/bench/flips.sh" --device "$device" --flips "$(pick 200 4)" \
         --precisions $p --csv "$out/flips.csv" \
         --seed 11 --kinds "flip flap update" >"$out/flips-$p.txt" 2>&1 || { echo "flips $p: exit code $?"; tail -n 2 "$out/flips-$p.txt"; }
+done
+for shard in optimizer gradients parameters none; do
+    asked collectives || continue
+    [[ $device != cuda || $gpus -ge 2 ]] || { echo "flips in collectives: one GPU"; break; }
+    ! time_for 15 "flips in collectives, shard $shard" || MEZZO=$mezzo COMMIT=$commit capped 60 bash "$root/bench/flips.sh" --device "$device" --ranks 2 --shards $shard \
+        --flips "$(pick 200 8)" --precisions bf16 --csv "$out/flips.csv" \
+        --seed 11 --kinds "sum sums" >"$out/collectives-$shard.txt" 2>&1 || { echo "flips in collectives, $shard: exit code $?"; tail -n 2 "$out/collectives-$shard.txt"; }
 done
 awk -F, '$9 != "where" { f += $10; c += $11; t += $12; n += $13; u += 1 - $14 }
     END { print "flips", f, "changed", c, "caught", t, "named", n, "rows not undone", u }' "$out/flips.csv" 2>/dev/null

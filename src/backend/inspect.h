@@ -1,4 +1,4 @@
-// Declares what the ops inspect, histogram and rounding write about a tensor's values.
+// Declares what the ops inspect, histogram, checksum and rounding write about a tensor's values.
 #ifndef MZ_INSPECT_H
 #define MZ_INSPECT_H
 
@@ -41,6 +41,25 @@ static inline int mz_histogram_bucket(uint32_t magnitude) {
     if (below >= 0x00800000u)
         return (int)(below >> 23) - 127 + 151;
     return below == 0 ? 1 : 31 - __builtin_clz(below) + 2; // subnormal: floor(log2) is the highest bit - 149
+}
+
+// checksum: sums[i] is an mz_checksum of x[i]'s bytes, which are little-endian words of 64 bits; zeros fill up the last
+// one. All sums are modulo 2^64, so that their order does not matter. Two contents of one length below 16 GiB differ
+//   in `mixed` where a single word of 64 bits differs, because mixing is a bijection;
+//   in `weighted` where a single half word of 32 bits differs, and where two different halves are swapped: these sums
+//   differ by a product of two numbers below 2^32, neither of which is 0;
+//   and otherwise in `mixed`, but for one of 2^64 pairs, as sums of random numbers do.
+typedef struct mz_checksum {
+    uint64_t weighted; // Σ (2·i + 1)·low half + (2·i + 2)·high half, of word i
+    uint64_t mixed;    // Σ of mixed words
+} mz_checksum;
+MZ_SMALL_FUNCTION void mz_checksum_add(mz_checksum *sum, uint64_t word, uint64_t i) {
+    const uint64_t high = word >> 32, halves = (uint32_t)word + high;
+    uint64_t mixed = word + (i + 1) * 0x9E3779B97F4A7C15u;
+    sum->weighted += (2 * i + 1) * halves + high;
+    mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93u;
+    mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93u;
+    sum->mixed += mixed ^ mixed >> 32;
 }
 
 // rounding: found[f] describes x [rows, columns], rounded to `via`, in format f of attrs.rounding. Blocks are along the

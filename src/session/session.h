@@ -86,7 +86,7 @@ mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash);
 mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where);
 
 // --- sketch.c: the same as sizes, without memory -------------------------------------------------------------------
-enum { MZ_REPLAY_CHUNK = 4 << 20 }; // elements that a replay subtracts at a time, on a device with a queue
+enum { MZ_REPLAY_SUMS = 1024 }; // checksums that a replay reads from the device at a time
 // Holds the bytes that training takes on the device, each with its padding.
 typedef struct mz_footprint {
     int64_t parameters;                 // number of elements

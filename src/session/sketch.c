@@ -1,4 +1,5 @@
 // Computes a session's sizes: it lays out the same graph, parameters, programs and optimizer without allocating memory.
+#include "backend/inspect.h"
 #include "optim/update_copy.h"
 #include "runtime/program.h"
 #include "session/session.h"
@@ -33,9 +34,10 @@ static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, c
         out->bytes += mz_ranks_plan(params, o->size, &ranks);
     const bool update = o->replays_update || (cut.ranks > 1 && mz_ranks_add_late(&ranks));
     if (o->replays)
-        out->replay = (size_t)params->grad_elements * sizeof(float) +
-                      (update ? mz_update_copy_plan(params, out->moments, cut.ranks * (ranks.micro + 1)) : 0) +
-                      (device->backend->queue ? MZ_REPLAY_CHUNK * sizeof(float) : 0);
+        out->replay = MZ_REPLAY_SUMS * sizeof(mz_checksum) +
+                      (update ? (size_t)params->grad_elements * sizeof(float) +
+                                    mz_update_copy_plan(params, out->moments, cut.ranks * (ranks.micro + 1))
+                              : 0);
     mezzo_params_free(params);
     return status;
 }

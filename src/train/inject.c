@@ -35,7 +35,7 @@ static mezzo_status parse_target(const char *what, const char *text, size_t n, m
         int target;
     } prefixes[] = {{"grad/", MZ_AT_GRAD}, {"param/", MZ_AT_PARAM},   {"moment/", MZ_AT_MOMENT},
                     {"disk/", MZ_AT_DISK}, {"update/", MZ_AT_UPDATE}, {"sum/", MZ_AT_SUM},
-                    {"call/", MZ_AT_CALL}};
+                    {"call/", MZ_AT_CALL}, {"state/", MZ_AT_STATE}};
     char name[128], *slash;
     if (n == 0 || n >= sizeof name)
         return wrong(what);
@@ -186,9 +186,10 @@ static void spoil_batch(void *user, mz_examples *examples) {
         ((float *)in->data)[at] = f->kind == MZ_INJECT_NAN ? NAN : f->kind == MZ_INJECT_INF ? INFINITY : 1e20f;
 }
 
-// Faults in collectives change memory of the host, so these ranks run on CPUs.
+// Faults in collectives read and write what was received, so their calls are not captured.
 static _Thread_local struct {
     mz_inject *fault;
+    mz_backend eager; // the device's backend without captures
     mezzo_status (*run)(mz_comm *comm, mezzo_device *device, const mz_collective *what);
     int64_t step, n; // collectives of the present step so far
     // The collective that was hit first, so that a flap finds it in the next computations of the step.
@@ -196,6 +197,18 @@ static _Thread_local struct {
     int64_t micro;
     bool early; // the flip comes before the update
 } exchange;
+
+// Moves the bit to one of a byte that is not 0, which skips padding.
+static mezzo_status skip_zeros(mz_inject *f, mezzo_device *device, const mz_collective *what, size_t received) {
+    char *bytes = mz_alloc(received + 1, 1);
+    if (bytes == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    const mezzo_status status = device->backend->read(device, bytes, what->recv, received);
+    for (size_t i = 0; i < received && bytes[(size_t)f->element / 8 % received] == 0; i++)
+        f->element += 8;
+    mz_free(bytes);
+    return status;
+}
 
 static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_collective *what) {
     mz_inject *f = exchange.fault;
@@ -218,9 +231,8 @@ static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_c
     }
     const size_t received = mz_collective_recv_count(what, comm->size) * mezzo_dtype_size(what->dtype);
     mz_tensor t = mz_tensor_bytes(what->recv, received);
-    const char *bytes = what->recv;
-    for (size_t i = 0; f->rains && i < received && bytes[(size_t)f->element / 8 % received] == 0; i++)
-        f->element += 8; // skips padding
+    if (f->rains)
+        MEZZO_TRY(skip_zeros(f, device, what, received));
     f->met = true;
     f->data = f->now_data;
     snprintf(f->op, sizeof f->op, "collective");
@@ -265,12 +277,10 @@ static void draw_flip(mz_training *run, int64_t step) {
 }
 
 static mezzo_status add_bytes(mezzo_device *device, const void *at, size_t bytes, uint32_t *crc) {
-    uint32_t *host = mz_alloc(bytes / sizeof *host + 1, sizeof *host);
+    char *host = mz_alloc(bytes + 1, 1);
     if (host == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     const mezzo_status status = bytes > 0 ? device->backend->read(device, host, at, bytes) : MEZZO_OK;
-    for (size_t i = 0; i < bytes / sizeof *host && device->backend->queue; i++)
-        host[i] = host[i] == 0x80000000u ? 0 : host[i]; // the sign of a zero, which a replay does not compare there
     *crc = mz_crc32c(*crc, host, bytes);
     mz_free(host);
     return status;
@@ -341,7 +351,7 @@ static mezzo_status inject_open(mz_training *run) {
     if (f->target == MZ_AT_CALL)
         f->call %= run->engine.session.train->c.n_calls;
     bool named = f->target == MZ_AT_GRAD || f->target == MZ_AT_PARAM || f->target == MZ_AT_MOMENT ||
-                 f->target == MZ_AT_DISK || f->target == MZ_AT_UPDATE;
+                 f->target == MZ_AT_DISK || f->target == MZ_AT_UPDATE || f->target == MZ_AT_STATE;
     if (named && !f->rains && mezzo_params_find(run->engine.session.params, f->name) < 0)
         return mz_fail(MEZZO_ERR_INVALID, "inject: there is no parameter %s", f->name);
     if (f->target == MZ_AT_DISK &&
@@ -352,6 +362,9 @@ static mezzo_status inject_open(mz_training *run) {
         exchange.run = run->engine.device->comm->run;
         exchange.step = exchange.n = 0;
         run->engine.device->comm->run = run_exchange;
+        exchange.eager = *run->engine.device->backend;
+        exchange.eager.capture_begin = NULL;
+        run->engine.device->backend = &exchange.eager;
     }
     if (f->target == MZ_AT_CALL || f->target == MZ_AT_OP || f->target == MZ_AT_LOSS) {
         run->engine.session.train->hook = after_call;
@@ -449,8 +462,11 @@ static mezzo_status inject_parameter(mz_training *run) {
 
 static mezzo_status inject_update(mz_training *run) {
     mz_inject *f = &run->inject;
-    if (!strikes(f, MZ_AT_UPDATE) || (f->kind == MZ_INJECT_FLAP && !flaps(f)))
+    const bool moment = strikes(f, MZ_AT_STATE);
+    if ((!moment && !strikes(f, MZ_AT_UPDATE)) || (f->kind == MZ_INJECT_FLAP && !flaps(f)))
         return look(run, true);
+    if (moment)
+        return poison_moment(run);
     mz_tensor t = mz_params_tensor(run->engine.session.params, mezzo_params_find(run->engine.session.params, f->name));
     f->met = true;
     f->data = f->now_data;

@@ -16,6 +16,7 @@
 //         moment/NAME    the optimizer's last moment of a parameter (AdamW's exp_avg_sq), before the step
 //         disk/NAME      a parameter in the checkpoint of that step
 //         update/NAME    a parameter after the update, before the next computation of the same one
+//         state/NAME     likewise the optimizer's last moment of a parameter
 //         sum/N          what this rank receives of the step's N-th collective (modulo 16); MICRO is the rank
 //
 // flip@0:call/0#SEED     flips a bit in every step, at a call, micro batch and bit that are drawn; likewise flap,
@@ -52,6 +53,7 @@ typedef struct mz_inject {
         MZ_AT_MOMENT,
         MZ_AT_DISK,
         MZ_AT_UPDATE,
+        MZ_AT_STATE,
         MZ_AT_SUM
     } target;
     int64_t step, micro, element;

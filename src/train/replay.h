@@ -5,7 +5,7 @@
 #define MZ_TRAIN_REPLAY_H
 
 #include "mezzo/status.h"
-#include "base/base.h"
+#include "backend/inspect.h"
 #include "optim/update_copy.h"
 
 struct mz_training;
@@ -16,19 +16,20 @@ enum { MZ_REPLAY_PASSES = 3 }; // the third pass decides
 
 typedef struct mz_replay {
     bool on;
-    void *first;                      // on the device: the gradients of the first pass
-    size_t bytes;                     // bytes of these gradients
-    void *difference;                 // on a device with a queue: FP32 [chunk]
-    void *found;                      // on a device with a queue: an mz_inspection for each chunk
-    double *losses[MZ_REPLAY_PASSES]; // [micro batches], by pass
-    mz_update_copy update;            // with train.replay_update
-    uint32_t *sums[MZ_REPLAY_PASSES]; // [update.n_parts], by pass
-    int64_t checked;                  // number of replayed steps
-    int64_t differed;                 // number of steps that differed
+    mz_state_part *gradients; // those that this rank compares
+    size_t n_gradients;
+    void *sums;                            // on the device: mz_checksum [MZ_REPLAY_SUMS]
+    double *losses[MZ_REPLAY_PASSES];      // [micro batches], by pass
+    mz_checksum *before[MZ_REPLAY_PASSES]; // [n_gradients], before the update, by pass
+    mz_checksum *after[MZ_REPLAY_PASSES];  // [update.n_parts], after the update, by pass
+    mz_update_copy update;                 // where the update is replayed
+    void *first;                           // likewise, on the device: the gradients before the update
+    int64_t checked;                       // number of replayed steps
+    int64_t differed;                      // number of steps that differed
 } mz_replay;
 
-// Allocates all memory: as much as the gradients, and on a device with a queue 16 MiB more. It does nothing where
-// train.replay is 0.
+// Allocates all memory: 16 KiB on the device and, where the update is replayed, as much as gradients and state. It does
+// nothing where train.replay is 0.
 mezzo_status mz_replay_open(struct mz_training *run);
 void mz_replay_close(struct mz_training *run); // a zeroed one is allowed
 bool mz_replay_due(const struct mz_training *run, int64_t step);

@@ -1,4 +1,4 @@
-// Cases of what is found of tensors: histograms, and what formats make of their numbers.
+// Cases of what is found of tensors: histograms, checksums, and what formats make of their numbers.
 #include <math.h>
 
 #include "backend/inspect.h"
@@ -32,6 +32,32 @@ void cases_histogram(void) {
             t->skip_mutations = true; // integers: all of them, or wrong
             trial_finish(t);
         }
+}
+
+// Arrays of every length up to three words and of several pieces, in one call and alone; large bytes, so that sums
+// wrap.
+void cases_checksum(void) {
+    enum { LONG = 300007 };
+    static const int64_t lengths[][4] = {
+        {5, 1, 7, 8}, {9, 15, 16, 17}, {23, 24, LONG, 3}, {LONG - 7, 65536, 65544, 12}};
+    static const mz_checksum none[4];
+    unsigned char *bytes = mz_alloc(LONG + 4, 1);
+    assert_non_null(bytes);
+    for (uint32_t i = 0; i < LONG + 4; i++)
+        bytes[i] = (unsigned char)(255 - i * i % 97);
+    for (size_t c = 0; c < MZ_COUNT(lengths); c++)
+        for (int n = 1; n <= 4; n += 3) {
+            trial *t = trial_new(MZ_OP_checksum);
+            for (int i = 0; i < n; i++) {
+                trial_input(t, i, MEZZO_U8, SHAPE(lengths[c][i]));
+                trial_bytes(t, i, bytes + i, false);
+            }
+            trial_output(t, 0, MEZZO_U8, SHAPE((int64_t)((size_t)n * sizeof none[0])));
+            trial_bytes(t, 0, none, true);
+            t->skip_mutations = true; // integers: all of them, or wrong
+            trial_finish(t);
+        }
+    mz_free(bytes);
 }
 
 // Every format, both directions, shapes with whole and cut tiles; zeros, numbers that underflow and saturate, and what

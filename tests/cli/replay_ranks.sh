@@ -1,7 +1,7 @@
 # --replay and --replay-update with ranks: nothing is suspected in clean runs, whose bits stay what they are; a bit that flips in
 # what a rank receives is noticed and undone, whichever sum or gather it is; a rank that goes wrong again and again is named, and a
 # restart leaves it out.
-# Seen to fail with: the state not brought back before the second update.
+# Seen to fail with: the state not brought back before the second update; zeros of either sign with the same checksum.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 200 >text.txt
 FEW=("${TINY[@]}" --tokenizer byte --data text.txt --precision bf16 --steps 4 --checkpoint-every 2 --eval-every 0 --sample-every -1 --quiet)
@@ -12,6 +12,9 @@ run 0 train "${FEW[@]}" --out without
 run 0 train "${FEW[@]}" --replay 1 --replay-update --out with
 run 0 memory --config with/config.yaml --precision bf16 --optimizer adamw --master split --json
 shows "$OUT" "\"replay\": $(($(bytes with) - $(bytes without)))"
+# The sign of a zero: no text has the first byte, so that its row's gradient is zeros.
+run 0 train "${FEW[@]}" --model gpt_neox --replay 1 --replay-policy continue --out zero --inject "flip@3:grad/embed_in.weight#31"
+shows "$ERR" "step 3: " "the gradient of embed_in.weight; no op differed"
 [[ -e $(dirname "$MEZZO")/mezzo_mpi.so && -e $(dirname "$MEZZO")/mezzo_pmix.so ]] || exit 0 # no MPI here
 export CUDA_VISIBLE_DEVICES= OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 launch() { # CODE N RUN OPTION…

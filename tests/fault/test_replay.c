@@ -171,4 +171,11 @@ TEST(test_an_update_that_goes_wrong_is_named) {
     assert_true(same("stopped", "before", 2));
 }
 
+TEST(test_a_moment_that_goes_wrong_is_named) {
+    const trial t = {.accum = 1, .policy = "stop", .fault = "flap@3:state/h.0.attn.c_proj.weight#0"};
+    tiny_log log;
+    must_fail(run("stopped", &t, 1, STEPS, &log), MEZZO_ERR_DEVICE,
+              "of the same update: exp_avg_sq of h.0.attn.c_proj.weight");
+}
+
 TEST_GROUP(tiny_setup, NULL)

@@ -388,3 +388,18 @@ void mz_ref_histogram(const mz_call *call) {
         counts[mz_histogram_bucket(bits)]++;
     }
 }
+
+void mz_ref_checksum(const mz_call *call) {
+    mz_checksum *sums = mz_out(call, checksum, sums)->data;
+    for (int i = 0; i < call->n_in; i++) {
+        const unsigned char *x = call->in[i].data;
+        const int64_t n = mz_present(&call->in[i]) ? mz_shape_count(&call->in[i].shape) : 0;
+        sums[i] = (mz_checksum){0};
+        for (int64_t at = 0; at < n; at += 8) {
+            uint64_t word = 0;
+            for (int64_t k = at; k < at + 8 && k < n; k++)
+                word |= (uint64_t)x[k] << 8 * (k - at);
+            mz_checksum_add(&sums[i], word, (uint64_t)at / 8);
+        }
+    }
+}
