@@ -291,13 +291,20 @@ static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const
     return settle_keys(params);
 }
 
-// Removes a parameter's low copy where products read it with scales and nothing reads the low copy.
+// Removes a parameter's low copy where products read it with scales and nothing reads the low copy. Where programs
+// quantize such weights where they read them, they also cast the matrices of which nothing else is read, so that these
+// take no more memory than the two halves of a master would.
 static void leave_quantized(mezzo_params *params, const mezzo_graph *cast) {
+    bool quantizes = false;
     for (size_t i = 0; i < cast->n_nodes; ++i) {
         const int param = cast->nodes[i].op == MZ_OP_quantize ? param_of(cast, cast->nodes[i].in[0]) : -1;
         if (param >= 0 && cast->params[param].low_copy < 0)
             params->list[param].low_copy_slot = -1;
+        quantizes = quantizes || param >= 0;
     }
+    for (size_t i = 0; i < params->n && quantizes && params->requantizes && params->ranks == 0; ++i)
+        if (params->list[i].shape.rank >= 2 && mz_master_of(cast, i, MEZZO_MASTER_SPLIT, NULL) != MEZZO_MASTER_FP32)
+            params->list[i].low_copy_slot = -1;
 }
 
 // Decides each master's format and which parameters have low copies: autocast knows what the program reads under its

@@ -103,7 +103,8 @@ struct mezzo_params {
     mz_low_copy low_copies[2];      // in the order of first use; they live as long as params
     int n_low_copies;               // when it has grown, optimizers make their segments again
     uint64_t grad_version;          // grows whenever a run or the host changes gradients
-    bool requantizes;               // programs quantize weights where they read them, which saves memory and takes time
+    bool requantizes;               // programs with scales make copies of weights where they read them, quantized ones
+                                    // and others: it saves memory and takes time
     bool overlaps_update;           // some program runs faster where the update overlaps its forward
     bool grads_empty;               // the gradients were zeroed, and nothing was added
     bool grads_stale;               // grads_empty holds, but the memory has the old gradients: see mz_params_settle

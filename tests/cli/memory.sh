@@ -35,6 +35,13 @@ refuse 2 "train.global_batch is 13" -- memory "${several[@]}" --global-batch 13
 copies() { run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision fp8 --optimizer adamw --json "$@"; sed -nE 's/.*"shadows": ([0-9]+).*/\1/p' "$OUT" | head -n 1; }
 kept=$(copies) made=$(copies --recompute-light)
 [[ $((kept - made)) -ge 100000000 ]] || fail "--recompute-light keeps $made bytes of copies, without it $kept"
+# So are the bf16 copies of its outer blocks: masters and copies take what bf16's two halves take.
+stored() {
+    run 0 memory --model gpt2 --layers 6 --heads 2 --d-model 256 --seq-len 64 --batch-size 1 --device cpu --optimizer adamw --recompute-light --json "$@"
+    echo $(($(sed -nE 's/.*"(weights|shadows)": ([0-9]+).*/\2/p' "$OUT" | head -n 2 | paste -sd+)))
+}
+halves=$(stored --precision bf16 --master split) eight=$(stored --precision fp8)
+[[ $eight -le $((halves + halves / 200)) ]] || fail "--recompute-light stores $eight bytes of weights in fp8, $halves in bf16"
 
 # What is frozen has no gradient: 85,056,000 other parameters have one.
 run 0 memory --model gpt2-124M --batch-size 1 --device cpu --precision bf16 --optimizer adamw --master fp32 --freeze 'wte,wpe' --json
