@@ -1,30 +1,37 @@
 #!/usr/bin/env bash
-# fp8: shapes that no tile fits beside aligned ones by bench/fp8_grid.py (fp8-grid.csv); 60 experts of width 200 beside 208, memory of fp8 beside
-# bf16 (steps.csv); where a step of width 1000 is slower than one of 1024 (ops-WIDTH.csv).
+# fp8 [PART…]: 60 experts of width 200 beside 208 (experts), memory of fp8 beside bf16 (memory: steps.csv); where a step of width 1000 is slower than one
+# of 1024 (profile: ops-WIDTH.csv); shapes that no tile fits beside aligned ones by bench/fp8_grid.py (grid: fp8-grid.csv). Without words all of them.
+# widths, 60 s: of the grid the widths 1000 and 1016 alone, in two turns.
 . "$(dirname "$0")/common.sh"
+parts=("$@")
+asked() { [[ ${#parts[@]} -eq 0 || " ${parts[*]} " == *" $1 "* ]]; }
 DATA=$(tokens)
 for p in bf16 fp8; do for w in 200 208; do
     # shellcheck disable=SC2046
-    ! time_for 30 "experts of $w" || ROW_LIMIT=20 steps "experts-$w-$p" --model glm4_moe $(pick \
+    ! asked experts || ! time_for 30 "experts of $w" || ROW_LIMIT=20 steps "experts-$w-$p" --model glm4_moe $(pick \
         "--layers 4 --heads 8 --d-model 800 --d-ff 2400 --experts 60 --experts-per-token 4 --seq-len 512 --batch-size 16" \
         "--layers 2 --heads 2 --d-model 32 --d-ff 64 --experts 4 --experts-per-token 2 --seq-len 32 --batch-size 2") --d-expert $w --vocab 50304 \
         --steps 14 --precision $p
 done; done
 for p in bf16 fp8; do
     # shellcheck disable=SC2046
-    ! time_for 40 "1558M in $p" || ROW_LIMIT=40 steps "1558M-$p" $(pick "--model gpt2-1558M --seq-len 1024 --batch-size 8" \
+    ! asked memory || ! time_for 40 "1558M in $p" || ROW_LIMIT=40 steps "1558M-$p" $(pick "--model gpt2-1558M --seq-len 1024 --batch-size 8" \
         "--layers 2 --heads 2 --d-model 32 --seq-len 32 --batch-size 2") \
         --vocab 50304 --recompute-light --steps 8 --precision $p
 done
 for w in $(pick "1000 1024" "40 48"); do
     # shellcheck disable=SC2046
-    ! time_for 30 "profile of $w" || { capped 20 "$mezzo" train --data "$DATA" --model gpt2 --layers 2 --heads 8 --d-model "$w" \
+    ! asked profile || ! time_for 30 "profile of $w" || { capped 20 "$mezzo" train --data "$DATA" --model gpt2 --layers 2 --heads 8 --d-model "$w" \
         --vocab 50304 $(pick "--seq-len 512 --batch-size 8" "--seq-len 32 --batch-size 2") \
         --steps 10 --precision bf16 --profile 4 --device "$device" --eval-every 0 --eval-iters 1 --eval-final=false --sample-every -1 \
         --checkpoint-every -1 --quiet --out "w$w" >/dev/null 2>"$out/profile-$w.err" &&
         cp "w$w/profile/ops.csv" "$out/ops-$w.csv" || tail -n 1 "$out/profile-$w.err"; }
 done
-# shellcheck disable=SC2046
-capped 600 python3 "$root/bench/fp8_grid.py" "$mezzo" --device "$device" --csv "$out/fp8-grid.csv" --commit "$commit" --turns 1 \
-    --seconds $(($(left) - 3)) $(pick "" "--only tiny --turns 1")
+grid() { # OPTION…
+    # shellcheck disable=SC2046
+    capped 600 python3 "$root/bench/fp8_grid.py" "$mezzo" --device "$device" --csv "$out/fp8-grid.csv" --commit "$commit" --seconds $(($(left) - 3)) \
+        "$@" $(pick "" "--only tiny --turns 1")
+}
+[[ " ${parts[*]} " != *" widths "* ]] || grid --only "width 10" --turns 2
+! asked grid || grid --turns 1
 exit 0

@@ -381,9 +381,17 @@ static bool takes_eight(const mz_storage_policy *policy, const axis_class *c, in
     return c->runs == 0 || policy->eight == 0 || pitch * c->runs % policy->eight == 0;
 }
 
-// Returns the stored extent of a run: the policy's, raised to a multiple of 16 where 8-bit products read the axis.
+// Returns the stored extent of a run: the policy's, raised to a multiple of 16 where 8-bit products read the axis, or
+// to the greatest power of two up to 128, a tile's line, that adds at most 1/32.
 static int64_t pitch_of(const mz_storage_policy *policy, const axis_class *c) {
     int64_t pitch = mz_policy_extent(policy, (mz_axis)__builtin_ctz(c->kinds), c->inner);
+    if (takes_eight(policy, c, pitch))
+        return pitch;
+    for (int64_t line = 128; line > policy->eight; line /= 2) {
+        const int64_t lines = (pitch + line - 1) / line * line;
+        if ((lines - c->inner) * 32 <= c->inner)
+            return lines;
+    }
     while (!takes_eight(policy, c, pitch))
         pitch++;
     return pitch;

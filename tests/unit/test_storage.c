@@ -565,6 +565,34 @@ static void stored_as(const mezzo_params *params, const char *name, int d, int i
                  p->storage.pitch[d], inner, pitch);
 }
 
+// Rows that 8-bit products read fill 16 bytes, or whole lines where that adds little.
+TEST(test_rows_of_eight_bits_fill_lines) {
+    static const struct {
+        int64_t width;
+        int pitch;
+    } rows[] = {{1000, 1024}, {1016, 1024}, {1048, 1056}, {744, 752}, {1024, 0}, {1008, 0}, {40, 48}};
+    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8};
+    mezzo_device *device;
+    must(mezzo_device_open("ref", 1, &device));
+    assert_true(mz_policy_parse("8,eight16", &device->storage));
+    for (size_t i = 0; i < MZ_COUNT(rows); i++) {
+        mezzo_graph *g;
+        mezzo_params *params;
+        must(mezzo_graph_create(&g));
+        const mezzo_init normal = {.kind = MEZZO_INIT_NORMAL, .a = 1};
+        mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 2, (int64_t[]){4, rows[i].width});
+        mezzo_value scale = mezzo_param(g, "scale", normal, 1, &rows[i].width);
+        x = mezzo_layernorm(g, x, scale, MEZZO_NONE, 1e-5f);
+        mezzo_value w = mezzo_param(g, "w", normal, 2, (int64_t[]){64, rows[i].width});
+        mezzo_graph_output(g, "y", mezzo_linear(g, x, w, MEZZO_NONE));
+        must(mezzo_params_create_as(device, g, &options, 1, MEZZO_MASTER_FP32, &params));
+        stored_as(params, "w", 1, (int)rows[i].width, rows[i].pitch);
+        mezzo_params_free(params);
+        mezzo_graph_free(g);
+    }
+    mezzo_device_close(device);
+}
+
 TEST(test_axes_are_found) {
     mezzo_device *device;
     mezzo_params *params;
