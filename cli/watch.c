@@ -124,22 +124,6 @@ static bool has_stopped(const mz_run_log *log, double age) {
     return age > 30 + (isfinite(expected) ? expected : 60);
 }
 
-// Prints lines of at most `columns` bytes, broken between words.
-static void print_wrapped(const char *text, int columns, const char *line_end) {
-    int at = 0;
-    for (const char *word = text; *word != '\0';) {
-        const int n = (int)strcspn(word, " ");
-        if (at > 0 && at + 1 + n > columns) {
-            printf("%s\n", line_end);
-            at = 0;
-        }
-        printf("%s%.*s", at > 0 ? " " : "", n, word);
-        at += n + (at > 0);
-        word += n + (word[n] == ' ');
-    }
-    printf("%s\n", line_end);
-}
-
 typedef enum run_state { RUNNING, STOPPED, ENDED } run_state;
 
 static run_state state_of(const mz_run_log *log, int64_t steps, double age) {
@@ -148,7 +132,7 @@ static run_state state_of(const mz_run_log *log, int64_t steps, double age) {
     return has_stopped(log, age) ? STOPPED : RUNNING;
 }
 
-static void print_place(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
+static void print_place(const mz_run_log *log, int64_t steps, double age) {
     printf("step %lld", (long long)log->last_step);
     if (steps > 0)
         printf(" of %lld (%.0f %%)", (long long)steps, 100.0 * (double)log->last_step / (double)steps);
@@ -161,7 +145,7 @@ static void print_place(const mz_run_log *log, int64_t steps, double age, const 
         printf(", stopped: no records for %s", cli_duration(age).text);
     else if (steps > log->last_step && isfinite(left))
         printf(", about %s left", cli_duration(left).text);
-    printf("%s\n%s\n", line_end, line_end);
+    printf("\n\n");
 }
 
 typedef struct cells { // the cells of a row: the last value, and the lowest to the highest
@@ -197,7 +181,7 @@ static int widest(int width, const char *text) {
 }
 
 // Prints rows; the curves take the columns that labels, values and ranges leave.
-static void print_rows(const mz_run_log *log, int columns, const char *line_end) {
+static void print_rows(const mz_run_log *log, int columns) {
     static const char range_head[] = "lowest to highest";
     cells all[MZ_COUNT(rows)];
     bool there[MZ_COUNT(rows)];
@@ -213,32 +197,33 @@ static void print_rows(const mz_run_log *log, int columns, const char *line_end)
     }
     int width = columns - label - value - range - 6;
     width = width < 8 ? 8 : width > 120 ? 120 : width;
-    printf("%*s  %*s  %*s  %s%s\n", label, "", value, "last", width, "", range_head, line_end);
+    printf("%*s  %*s  %*s  %s\n", label, "", value, "last", width, "", range_head);
     for (size_t i = 0; i < MZ_COUNT(rows); i++) {
         if (!there[i])
             continue;
         const mz_series *s = mz_run_log_find(log, rows[i].series);
         const int drawn = s->n < (size_t)width ? (int)s->n : width;
         spark(s, width, rows[i].logarithmic, curve, sizeof curve);
-        printf("%-*s  %*s  %s%*s  %s%s\n", label, rows[i].label, value, all[i].value, curve, width - drawn, "",
-               all[i].range, line_end);
+        printf("%-*s  %*s  %s%*s  %s\n", label, rows[i].label, value, all[i].value, curve, width - drawn, "",
+               all[i].range);
     }
 }
 
-static void print_frame(const mz_run_log *log, int64_t steps, double age, const char *line_end) {
+static void print_frame(const mz_run_log *log, int64_t steps, double age) {
     const int columns = cli_terminal_columns(stdout);
     const char *device = mz_run_log_text(log, "run/device"), *precision = mz_run_log_text(log, "amp/precision");
     char head[1024]; // for texts of a file, which must not control the terminal
     snprintf(head, sizeof head, "%s%s%s%s%s", log->folder, precision != NULL ? ", " : "",
              precision != NULL ? precision : "", device != NULL ? " on " : "", device != NULL ? device : "");
     mz_text_tame(head);
-    print_wrapped(head, columns, line_end);
+    cli_wrap(head, 0, 0, columns);
+    printf("\n");
     if (log->last_step < 0) {
-        printf("no records yet%s\n", line_end);
+        printf("no records yet\n");
         return;
     }
-    print_place(log, steps, age, line_end);
-    print_rows(log, columns, line_end);
+    print_place(log, steps, age);
+    print_rows(log, columns);
 }
 
 static double seconds_since_written(const char *folder) {
@@ -275,25 +260,25 @@ typedef struct view {
     const volatile sig_atomic_t *stop;
 } view;
 
-static void print_health(const view *v, const mz_run_log *log, const char *line_end) {
+static void print_health(const view *v, const mz_run_log *log) {
     char health[512];
     const bool healthy = mz_health_verdict(&log->health, health, sizeof health);
     mz_text_tame(health);
-    printf("%s\n%s", line_end, !v->colours ? "" : healthy ? "\033[32m" : "\033[31m");
-    print_wrapped(health, cli_terminal_columns(stdout), line_end);
+    printf("\n%s", !v->colours ? "" : healthy ? "\033[32m" : "\033[31m");
+    cli_wrap(health, 0, 0, cli_terminal_columns(stdout));
+    printf("\n");
     printf("%s", v->colours ? "\033[0m" : "");
 }
 
 // Prints the view. whole: a file's tail alone gives no verdict.
 static void print_view(const view *v, const mz_run_log *log, bool whole, const char *below) {
-    const char *line_end = v->screen ? "\033[K" : "";
     if (v->screen)
-        printf("\033[H");
-    print_frame(log, v->steps, seconds_since_written(v->folder), line_end);
+        printf("\033[H\033[J");
+    print_frame(log, v->steps, seconds_since_written(v->folder));
     if (whole)
-        print_health(v, log, line_end);
+        print_health(v, log);
     if (v->screen)
-        printf("\033[J\n%s", below);
+        printf("\n%s", below);
     fflush(stdout);
 }
 
@@ -348,9 +333,10 @@ int cli_watch(void) {
     mezzo_status status = planned_steps(v.folder, &v.steps);
     struct termios before;
     const bool keys = v.screen && status == MEZZO_OK && keys_begin(&before);
-    if (v.screen && status == MEZZO_OK)
-        printf("\033[?1049h\033[?25l"); // switches to another screen without a cursor; the first one comes back at the
-                                        // end
+    if (v.screen && status == MEZZO_OK) {       // another screen without a cursor; the first one comes back at the end
+        setvbuf(stdout, NULL, _IOFBF, 1 << 16); // a frame appears at once
+        printf("\033[?1049h\033[?25l");
+    }
     if (status == MEZZO_OK)
         status = open_log(&v, &log);
     if (status == MEZZO_OK)
