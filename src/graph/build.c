@@ -120,8 +120,9 @@ mezzo_value mezzo_param(mezzo_graph *g, const char *name, mezzo_init init, int r
 }
 
 // Builds a node under construction, in the builder's present module, region and segment.
-mz_node mz_build_node(const mezzo_graph *g, mz_op op) {
+mz_node mz_build_node(const mezzo_graph *g, mz_op op, const mezzo_value *in, int n_in) {
     mz_node node = {.op = op,
+                    .n_in = n_in,
                     .n_out = 1,
                     .module = g != NULL ? current_module(g) : 0,
                     .precision = g != NULL && g->n_regions ? g->regions[g->n_regions - 1] : -1,
@@ -130,7 +131,7 @@ mz_node mz_build_node(const mezzo_graph *g, mz_op op) {
                     .rule = ""};
     node.attrs.via = MEZZO_F32;
     for (int i = 0; i < MZ_MAX_IN; ++i)
-        node.in[i] = -1;
+        node.in[i] = i < n_in ? in[i].id : -1;
     for (int i = 0; i < MZ_MAX_OUT; ++i)
         node.out[i] = -1;
     return node;
@@ -186,31 +187,22 @@ mezzo_value mz_build_finish(mezzo_graph *g, mz_node *node) {
     return status == MEZZO_OK ? (mezzo_value){node->out[0]} : mz_build_failed(g, status);
 }
 
-mezzo_value mz_build_unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs) {
-    mz_node node = mz_build_node(g, op);
+static mezzo_value build(mezzo_graph *g, mz_node node, mz_attrs attrs) {
     attrs.via = MEZZO_F32;
     node.attrs = attrs;
-    node.n_in = 1;
-    node.in[0] = x.id;
     return mz_build_finish(g, &node);
+}
+
+mezzo_value mz_build_unary(mezzo_graph *g, mz_op op, mezzo_value x, mz_attrs attrs) {
+    return build(g, MZ_BUILD_NODE(g, op, x), attrs);
 }
 
 mezzo_value mz_build_binary(mezzo_graph *g, mz_op op, mezzo_value a, mezzo_value b, mz_attrs attrs) {
-    mz_node node = mz_build_node(g, op);
-    attrs.via = MEZZO_F32;
-    node.attrs = attrs;
-    node.n_in = 2;
-    node.in[0] = a.id;
-    node.in[1] = b.id;
-    return mz_build_finish(g, &node);
+    return build(g, MZ_BUILD_NODE(g, op, a, b), attrs);
 }
 
 mezzo_value mezzo_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias) {
-    mz_node node = mz_build_node(g, MZ_OP_linear);
-    node.n_in = 3;
-    node.in[0] = x.id;
-    node.in[1] = w.id;
-    node.in[2] = bias.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_linear, x, w, bias);
     return mz_build_finish(g, &node);
 }
 
@@ -227,11 +219,7 @@ mezzo_value mezzo_softmax(mezzo_graph *g, mezzo_value x) {
 }
 
 mezzo_value mezzo_layernorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, float eps) {
-    mz_node node = mz_build_node(g, MZ_OP_layernorm);
-    node.n_in = 3;
-    node.in[0] = x.id;
-    node.in[1] = weight.id;
-    node.in[2] = bias.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_layernorm, x, weight, bias);
     node.attrs.eps = eps;
     if (!mz_build_broken(g) && !(eps >= 0))
         return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "layernorm: eps %g, must be 0 or more", (double)eps));
@@ -243,10 +231,7 @@ mezzo_value mezzo_rmsnorm(mezzo_graph *g, mezzo_value x, mezzo_value weight, flo
 }
 
 mezzo_value mezzo_rmsnorm_offset(mezzo_graph *g, mezzo_value x, mezzo_value weight, float offset, float eps) {
-    mz_node node = mz_build_node(g, MZ_OP_rmsnorm);
-    node.n_in = 2;
-    node.in[0] = x.id;
-    node.in[1] = weight.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_rmsnorm, x, weight);
     node.attrs.eps = eps;
     node.attrs.offset = offset;
     if (!mz_build_broken(g) && (!(eps >= 0) || !isfinite(offset)))
@@ -337,7 +322,7 @@ mezzo_value mezzo_rope_table(mezzo_graph *g, mezzo_value positions, int64_t leng
 
 mezzo_value mezzo_rope_table_scaled(mezzo_graph *g, mezzo_value positions, int64_t length, int dims, float theta,
                                     const mezzo_rope_scaling *scaling) {
-    mz_node node = mz_build_node(g, MZ_OP_rope_table);
+    mz_node node = mz_build_node(g, MZ_OP_rope_table, NULL, 0);
     if (mz_build_broken(g))
         return MEZZO_NONE;
     mezzo_status status = scale_rope(scaling, dims, (double)theta, &node.attrs.rope);
@@ -355,10 +340,8 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
                          mezzo_value *weights, mezzo_value *experts) {
     MZ_REQUIRE(g, routing, weights, experts);
     *weights = *experts = MEZZO_NONE;
-    mz_node node = mz_build_node(g, MZ_OP_route);
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_route, logits, bias);
     node.n_in = bias.id >= 0 ? 2 : 1;
-    node.in[0] = logits.id;
-    node.in[1] = bias.id;
     node.n_out = 2;
     node.attrs.top_k = routing->top_k;
     node.attrs.groups = routing->groups;
@@ -374,9 +357,7 @@ mezzo_status mezzo_route(mezzo_graph *g, mezzo_value logits, mezzo_value bias, c
 mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts, mezzo_value *order,
                                 mezzo_value *place, mezzo_value *offsets) {
     MZ_REQUIRE(g, order, place, offsets);
-    mz_node node = mz_build_node(g, MZ_OP_expert_order);
-    node.n_in = 1;
-    node.in[0] = indices.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_expert_order, indices);
     node.n_out = 3;
     node.attrs.experts = experts;
     *order = mz_build_finish(g, &node);
@@ -390,12 +371,8 @@ mezzo_status mezzo_expert_order(mezzo_graph *g, mezzo_value indices, int experts
 
 static mezzo_value rearrange(mezzo_graph *g, mz_op op, mezzo_value x, mezzo_value order, mezzo_value place,
                              mezzo_value weights, int top_k) {
-    mz_node node = mz_build_node(g, op);
+    mz_node node = MZ_BUILD_NODE(g, op, x, order, place, weights);
     node.n_in = weights.id >= 0 ? 4 : 3;
-    node.in[0] = x.id;
-    node.in[1] = order.id;
-    node.in[2] = place.id;
-    node.in[3] = weights.id;
     node.attrs.top_k = top_k;
     return mz_build_finish(g, &node);
 }
@@ -410,11 +387,7 @@ mezzo_value mezzo_combine(mezzo_graph *g, mezzo_value x, mezzo_value order, mezz
 }
 
 mezzo_value mezzo_grouped_linear(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value offsets) {
-    mz_node node = mz_build_node(g, MZ_OP_grouped_linear);
-    node.n_in = 3;
-    node.in[0] = x.id;
-    node.in[1] = w.id;
-    node.in[2] = offsets.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_grouped_linear, x, w, offsets);
     return mz_build_finish(g, &node);
 }
 
@@ -444,9 +417,7 @@ mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x, float p) {
 }
 
 mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x, mezzo_dtype dtype) {
-    mz_node node = mz_build_node(g, MZ_OP_cast);
-    node.n_in = 1;
-    node.in[0] = x.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_cast, x);
     node.pinned = true;
     if (mz_build_broken(g))
         return MEZZO_NONE;
@@ -459,9 +430,7 @@ mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x, mezzo_dtype dtype) {
 }
 
 mezzo_value mezzo_reshape(mezzo_graph *g, mezzo_value x, int rank, const int64_t *shape) {
-    mz_node node = mz_build_node(g, MZ_OP_reshape);
-    node.n_in = 1;
-    node.in[0] = x.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_reshape, x);
     if (mz_build_broken(g))
         return MEZZO_NONE;
     if (!has(g, x) || shape == NULL)
@@ -523,9 +492,7 @@ mezzo_status mezzo_split_sizes(mezzo_graph *g, mezzo_value x, int axis, int part
         out[i] = MEZZO_NONE;
     if (mz_build_broken(g))
         return mezzo_graph_status(g);
-    mz_node node = mz_build_node(g, MZ_OP_split);
-    node.n_in = 1;
-    node.in[0] = x.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_split, x);
     mezzo_status status = split(g, x, axis, parts, sizes, &node);
     if (status != MEZZO_OK) {
         remember(g, status);
@@ -541,15 +508,12 @@ mezzo_status mezzo_split(mezzo_graph *g, mezzo_value x, int axis, int parts, mez
 }
 
 mezzo_value mezzo_concat(mezzo_graph *g, const mezzo_value *xs, int n, int axis) {
-    mz_node node = mz_build_node(g, MZ_OP_concat);
     if (mz_build_broken(g))
         return MEZZO_NONE;
     if (xs == NULL || n < 1 || n > MZ_MAX_IN)
         return mz_build_failed(
             g, mz_fail(MEZZO_ERR_INVALID, "concat: %d values, must be 1 to %d", xs != NULL ? n : 0, MZ_MAX_IN));
-    node.n_in = n;
-    for (int i = 0; i < n; ++i)
-        node.in[i] = xs[i].id;
+    mz_node node = mz_build_node(g, MZ_OP_concat, xs, n);
     node.attrs.axis = axis < 0 && has(g, xs[0]) ? axis + g->values[xs[0].id].shape.rank : axis;
     return mz_build_finish(g, &node);
 }

@@ -77,11 +77,8 @@ static mezzo_status check_attention_form(const mezzo_attention_form *form) {
 
 static mz_node attention_node(mezzo_graph *g, mz_op op, mezzo_value q, mezzo_value k, mezzo_value v,
                               const mezzo_attention_form *form) {
-    mz_node node = mz_build_node(g, op);
+    mz_node node = MZ_BUILD_NODE(g, op, q, k, v);
     node.n_in = k.id < 0 && v.id < 0 ? 1 : 3;
-    node.in[0] = q.id;
-    node.in[1] = k.id;
-    node.in[2] = v.id;
     node.attrs.heads = form->heads;
     node.attrs.kv_heads = form->kv_heads == 0 ? form->heads : form->kv_heads;
     node.attrs.causal = !form->full;

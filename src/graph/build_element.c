@@ -26,11 +26,7 @@
 #define COMPARE(name, ...)    BINARY(name)
 #define TERNARY(name, ...)                                                                                             \
     mezzo_value mezzo_##name(mezzo_graph *g, mezzo_value c, mezzo_value a, mezzo_value b) {                            \
-        mz_node node = mz_build_node(g, MZ_OP_##name);                                                                 \
-        node.n_in = 3;                                                                                                 \
-        node.in[0] = a.id;                                                                                             \
-        node.in[1] = b.id;                                                                                             \
-        node.in[2] = c.id;                                                                                             \
+        mz_node node = MZ_BUILD_NODE(g, MZ_OP_##name, a, b, c);                                                        \
         return mz_build_finish(g, &node);                                                                              \
     }
 #include "graph/element.def"

@@ -3,13 +3,9 @@
 
 mezzo_value mezzo_conv2d(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_value bias,
                          const mezzo_convolution *convolution) {
-    mz_node node = mz_build_node(g, MZ_OP_conv2d);
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_conv2d, x, w, bias);
     if (!mz_build_broken(g) && convolution == NULL)
         return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "conv2d: convolution is NULL"));
-    node.n_in = 3;
-    node.in[0] = x.id;
-    node.in[1] = w.id;
-    node.in[2] = bias.id;
     if (convolution != NULL) {
         node.attrs.stride = convolution->stride;
         node.attrs.pad_before = convolution->pad_before;
@@ -21,12 +17,7 @@ mezzo_value mezzo_conv2d(mezzo_graph *g, mezzo_value x, mezzo_value w, mezzo_val
 
 mezzo_value mezzo_group_norm(mezzo_graph *g, mezzo_value x, mezzo_value weight, mezzo_value bias, mezzo_value film,
                              int groups, float eps, bool silu) {
-    mz_node node = mz_build_node(g, MZ_OP_group_norm);
-    node.n_in = 4;
-    node.in[0] = x.id;
-    node.in[1] = weight.id;
-    node.in[2] = bias.id;
-    node.in[3] = film.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_group_norm, x, weight, bias, film);
     node.attrs.groups = groups;
     node.attrs.eps = eps;
     node.attrs.act = silu ? MZ_ACT_SILU : MZ_ACT_NONE;
@@ -107,7 +98,7 @@ static mezzo_value given(mezzo_graph *g, mz_node *node, mezzo_status status, con
 }
 
 mezzo_value mezzo_time_embedding(mezzo_graph *g, mezzo_value times, int64_t dims, float factor, float longest) {
-    mz_node node = mz_build_node(g, MZ_OP_time_embedding);
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_time_embedding, times);
     if (mz_build_broken(g))
         return MEZZO_NONE;
     mz_shape shape = {.rank = 2};
@@ -117,22 +108,18 @@ mezzo_value mezzo_time_embedding(mezzo_graph *g, mezzo_value times, int64_t dims
                          (long long)dims, (double)longest);
     if (status == MEZZO_OK)
         shape = (mz_shape){2, {g->values[times.id].shape.dim[0], dims}};
-    node.n_in = 1;
-    node.in[0] = times.id;
     node.attrs.alpha = factor;
     node.attrs.theta = longest;
     return given(g, &node, status, &shape);
 }
 
 mezzo_value mezzo_normal(mezzo_graph *g, mezzo_value keys, int rank, const int64_t *dims) {
-    mz_node node = mz_build_node(g, MZ_OP_normal);
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_normal, keys);
     if (mz_build_broken(g))
         return MEZZO_NONE;
     mz_shape shape;
     mezzo_status status = mz_build_shape("normal", rank, dims, &shape);
     if (status == MEZZO_OK)
         status = check_source(g, "normal", keys, MEZZO_I32, 2, shape.dim[0], 2);
-    node.n_in = 1;
-    node.in[0] = keys.id;
     return given(g, &node, status, &shape);
 }

@@ -35,7 +35,7 @@ static int from_end(const mezzo_graph *g, mezzo_value x, int axis) {
 
 // --- constants -----------------------------------------------------------------------------------------------------
 mezzo_value mezzo_constant(mezzo_graph *g, mezzo_dtype dtype, float value, int rank, const int64_t *shape) {
-    mz_node node = mz_build_node(g, MZ_OP_constant);
+    mz_node node = mz_build_node(g, MZ_OP_constant, NULL, 0);
     mz_shape s;
     if (mz_build_broken(g))
         return MEZZO_NONE;
@@ -49,7 +49,7 @@ mezzo_value mezzo_constant(mezzo_graph *g, mezzo_dtype dtype, float value, int r
 }
 
 mezzo_value mezzo_range(mezzo_graph *g, int64_t begin, int64_t step, int64_t n) {
-    mz_node node = mz_build_node(g, MZ_OP_arange);
+    mz_node node = mz_build_node(g, MZ_OP_arange, NULL, 0);
     mz_shape shape;
     const int64_t most = INT32_MAX;
     if (mz_build_broken(g))
@@ -173,12 +173,10 @@ mezzo_value mezzo_expand(mezzo_graph *g, mezzo_value x, int rank, const int64_t 
     for (int i = 0; i < r.rank && !mz_build_broken(g); i++) {
         if (r.step[0][i] != 0)
             continue;
-        mz_node node = mz_build_node(g, MZ_OP_expand);
+        mz_node node = MZ_BUILD_NODE(g, MZ_OP_expand, x);
         for (int k = now.rank++; k > i; k--)
             now.dim[k] = now.dim[k - 1];
         now.dim[i] = r.dim[i];
-        node.n_in = 1;
-        node.in[0] = x.id;
         node.attrs.alpha = 1;
         node.attrs.axis = one ? -1 : i;
         x = finish_given(g, &node, &now, MEZZO_F32);
@@ -194,13 +192,11 @@ mezzo_value mezzo_pad(mezzo_graph *g, mezzo_value x, const int64_t *before, cons
     mz_shape shape = g->values[x.id].shape;
     for (int d = 0; d < shape.rank && !mz_build_broken(g); d++) {
         const int64_t most = INT64_MAX / 64 / mz_shape_count(&shape);
-        mz_node node = mz_build_node(g, MZ_OP_pad);
+        mz_node node = MZ_BUILD_NODE(g, MZ_OP_pad, x);
         if (before[d] < 0 || after[d] < 0 || before[d] > most || after[d] > most)
             return refuse(g, "pad", "numbers of elements must be 0 or more, and fit");
         if (before[d] == 0 && after[d] == 0)
             continue;
-        node.n_in = 1;
-        node.in[0] = x.id;
         node.attrs.axis = d;
         node.attrs.begin = before[d];
         node.attrs.end = before[d] + shape.dim[d];
@@ -227,11 +223,7 @@ mezzo_value mezzo_flip(mezzo_graph *g, mezzo_value x, int axis) {
 
 mezzo_value mezzo_scatter_add(mezzo_graph *g, mezzo_value x, int axis, mezzo_value index, mezzo_value src,
                               bool elementwise) {
-    mz_node node = mz_build_node(g, MZ_OP_scatter_add);
-    node.n_in = 3;
-    node.in[0] = x.id;
-    node.in[1] = index.id;
-    node.in[2] = src.id;
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_scatter_add, x, index, src);
     node.attrs.axis = from_end(g, x, axis);
     node.attrs.elementwise = elementwise;
     return mz_build_finish(g, &node);

@@ -3,7 +3,7 @@
 
 mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation) {
     const mezzo_value condition = mezzo_constant(g, MEZZO_I32, 1, 1, &(int64_t){1});
-    mz_node node = mz_build_node(g, MZ_OP_where);
+    mz_node node = MZ_BUILD_NODE(g, MZ_OP_where, training, evaluation, condition);
     if (mz_build_broken(g))
         return MEZZO_NONE;
     for (int i = 0; i < 2; i++) {
@@ -13,10 +13,6 @@ mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value eval
     }
     if (!mz_shape_equal(&g->values[training.id].shape, &g->values[evaluation.id].shape))
         return mz_build_failed(g, mz_fail(MEZZO_ERR_INVALID, "by_mode: two values of unlike shapes"));
-    node.n_in = 3;
-    node.in[0] = training.id;
-    node.in[1] = evaluation.id;
-    node.in[2] = condition.id;
     node.attrs.by_mode = true;
     return mz_build_finish(g, &node);
 }
