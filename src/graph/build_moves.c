@@ -70,33 +70,16 @@ mezzo_value mezzo_arange(mezzo_graph *g, int64_t n) {
 }
 
 // --- reductions -----------------------------------------------------------------------------------------------------
-static mezzo_value reduced(mezzo_graph *g, mz_op op, mezzo_value x, int axis) {
-    return mz_build_unary(g, op, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});
-}
-
-mezzo_value mezzo_sum(mezzo_graph *g, mezzo_value x, int axis) {
-    return reduced(g, MZ_OP_sum, x, axis);
-}
-
-mezzo_value mezzo_mean(mezzo_graph *g, mezzo_value x, int axis) {
-    return reduced(g, MZ_OP_mean, x, axis);
-}
-
-mezzo_value mezzo_max(mezzo_graph *g, mezzo_value x, int axis) {
-    return reduced(g, MZ_OP_max, x, axis);
-}
-
-mezzo_value mezzo_min(mezzo_graph *g, mezzo_value x, int axis) {
-    return reduced(g, MZ_OP_min, x, axis);
-}
-
-mezzo_value mezzo_prod(mezzo_graph *g, mezzo_value x, int axis) {
-    return reduced(g, MZ_OP_prod, x, axis);
-}
-
-mezzo_value mezzo_argmax(mezzo_graph *g, mezzo_value x, int axis) {
-    return reduced(g, MZ_OP_argmax, x, axis);
-}
+#define REDUCED(name)                                                                                                  \
+    mezzo_value mezzo_##name(mezzo_graph *g, mezzo_value x, int axis) {                                                \
+        return mz_build_unary(g, MZ_OP_##name, x, (mz_attrs){.axis = axis < 0 ? -1 : axis});                           \
+    }
+REDUCED(sum)
+REDUCED(mean)
+REDUCED(max)
+REDUCED(min)
+REDUCED(prod)
+REDUCED(argmax)
 
 mezzo_value mezzo_cumsum(mezzo_graph *g, mezzo_value x, int axis, bool exclusive, bool reverse) {
     return mz_build_unary(g, MZ_OP_cumsum, x,

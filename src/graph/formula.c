@@ -50,30 +50,19 @@ static mezzo_value word_fused(mz_composition *c, const mezzo_value *v) {
 static mezzo_value word_magnitude(mz_composition *c, const mezzo_value *v) {
     return mezzo_where(c->g, mezzo_less(c->g, v[0], mz_compose_number(c, 0)), negative(c, v[0]), v[0]);
 }
-static mezzo_value word_root(mz_composition *c, const mezzo_value *v) {
-    return mezzo_sqrt(c->g, v[0]);
-}
-static mezzo_value word_logarithm(mz_composition *c, const mezzo_value *v) {
-    return mezzo_log(c->g, v[0]);
-}
-static mezzo_value word_exponential(mz_composition *c, const mezzo_value *v) {
-    return mezzo_exp(c->g, v[0]);
-}
-static mezzo_value word_hyperbolic(mz_composition *c, const mezzo_value *v) {
-    return mezzo_tanh(c->g, v[0]);
-}
-static mezzo_value word_error_function(mz_composition *c, const mezzo_value *v) {
-    return mezzo_erf(c->g, v[0]);
-}
-static mezzo_value word_sine(mz_composition *c, const mezzo_value *v) {
-    return mezzo_sin(c->g, v[0]);
-}
-static mezzo_value word_cosine(mz_composition *c, const mezzo_value *v) {
-    return mezzo_cos(c->g, v[0]);
-}
-static mezzo_value word_down(mz_composition *c, const mezzo_value *v) {
-    return mezzo_floor(c->g, v[0]);
-}
+// Defines a word that is an op of the graph.
+#define SAME(word, op)                                                                                                 \
+    static mezzo_value word_##word(mz_composition *c, const mezzo_value *v) {                                          \
+        return mezzo_##op(c->g, v[0]);                                                                                 \
+    }
+SAME(root, sqrt)
+SAME(logarithm, log)
+SAME(exponential, exp)
+SAME(hyperbolic, tanh)
+SAME(error_function, erf)
+SAME(sine, sin)
+SAME(cosine, cos)
+SAME(down, floor)
 static mezzo_value word_up(mz_composition *c, const mezzo_value *v) {
     return negative(c, mezzo_floor(c->g, negative(c, v[0])));
 }

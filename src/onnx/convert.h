@@ -132,6 +132,8 @@ mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_va
 // Returns an axis counted from the front; -1 where the value does not have it.
 int mz_onnx_axis(int64_t axis, int rank);
 mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis);
+// Reads the attribute "axis" so; `initial` where the node has none.
+mezzo_status mz_onnx_axis_of(mz_onnx_call *call, int64_t initial, int rank, int *axis);
 // Makes output 0 of input 0, in another shape with as many elements.
 mezzo_status mz_onnx_give_shape(mz_onnx_call *call, int rank, const int64_t *dim);
 // Takes every step-th of `count` elements from `begin` on along an axis of a value of the graph.

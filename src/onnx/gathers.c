@@ -77,10 +77,8 @@ mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
     (void)which;
     mz_onnx_value *x = call->in[0];
     const mz_onnx_value *index = call->in[1];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
-    const int axis = mz_onnx_axis(given, x->rank);
-    if (axis < 0)
-        return mz_onnx_bad_axis(call, given);
+    int axis;
+    MEZZO_TRY(mz_onnx_axis_of(call, 0, x->rank, &axis));
     const int64_t count = mz_onnx_elements(index->rank, index->dim);
     int64_t dim[2 * MEZZO_MAX_RANK];
     const int rank = x->rank - 1 + index->rank;
@@ -227,10 +225,8 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     MEZZO_TRY(mz_onnx_number(call, 2, &src));
     if (!nd) {
-        const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
-        const int axis = mz_onnx_axis(given, x->rank);
-        if (axis < 0)
-            return mz_onnx_bad_axis(call, given);
+        int axis;
+        MEZZO_TRY(mz_onnx_axis_of(call, 0, x->rank, &axis));
         MEZZO_TRY(mz_onnx_index(call, 1, &ids));
         if (!adds) // the old elements come first
             v = mezzo_sub(

@@ -253,10 +253,8 @@ mezzo_status mz_onnx_einsum(mz_onnx_call *call, int which) {
 mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms) {
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", -1);
-    const int axis = mz_onnx_axis(given, x->rank);
-    if (axis < 0)
-        return mz_onnx_bad_axis(call, given);
+    int axis;
+    MEZZO_TRY(mz_onnx_axis_of(call, -1, x->rank, &axis));
     for (int i = 1; i < call->n_out; i++)
         if (call->node->output[i][0] != '\0')
             return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its mean and deviation are not outputs");
@@ -287,10 +285,8 @@ static mezzo_value log_softmax(mezzo_graph *g, mezzo_value x) {
 mezzo_status mz_onnx_softmax(mz_onnx_call *call, int logarithm) {
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", -1);
-    const int axis = mz_onnx_axis(given, x->rank);
-    if (axis < 0)
-        return mz_onnx_bad_axis(call, given);
+    int axis;
+    MEZZO_TRY(mz_onnx_axis_of(call, -1, x->rank, &axis));
     mezzo_value v;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     const bool last = axis == x->rank - 1;
@@ -396,10 +392,8 @@ mezzo_status mz_onnx_argmax(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
-    const int axis = mz_onnx_axis(given, x->rank);
-    if (axis < 0)
-        return mz_onnx_bad_axis(call, given);
+    int axis;
+    MEZZO_TRY(mz_onnx_axis_of(call, 0, x->rank, &axis));
     if (mz_onnx_int_or(call->node, "select_last_index", 0))
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it takes the last of equal ones");
     const bool keep = mz_onnx_int_or(call->node, "keepdims", 1) != 0;

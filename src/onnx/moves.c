@@ -13,6 +13,12 @@ mezzo_status mz_onnx_bad_axis(mz_onnx_call *call, int64_t axis) {
     return mz_onnx_fail(call, MEZZO_ERR_INVALID, "axis %lld of %d dimensions", (long long)axis, call->in[0]->rank);
 }
 
+mezzo_status mz_onnx_axis_of(mz_onnx_call *call, int64_t initial, int rank, int *axis) {
+    const int64_t given = mz_onnx_int_or(call->node, "axis", initial);
+    *axis = mz_onnx_axis(given, rank);
+    return *axis >= 0 ? MEZZO_OK : mz_onnx_bad_axis(call, given);
+}
+
 static bool has_shape(const mezzo_graph *g, mezzo_value v, int rank, const int64_t *dim) {
     bool same = mezzo_value_rank(g, v) == rank;
     for (int i = 0; i < rank && same; i++)
@@ -257,10 +263,8 @@ static mezzo_status known_concat(mz_onnx_call *call, int axis, const int64_t *di
 mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
     (void)which;
     const mz_onnx_value *first = call->in[0];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
-    const int axis = mz_onnx_axis(given, first->rank);
-    if (axis < 0)
-        return mz_onnx_bad_axis(call, given);
+    int axis;
+    MEZZO_TRY(mz_onnx_axis_of(call, 0, first->rank, &axis));
     int64_t dim[MEZZO_MAX_RANK] = {0}, along = 0;
     const int *perm = first->perm;
     int n = 0;
@@ -314,10 +318,8 @@ static mezzo_status piece(mz_onnx_call *call, int out_index, const mz_onnx_value
 mezzo_status mz_onnx_split(mz_onnx_call *call, int which) {
     (void)which;
     mz_onnx_value *x = call->in[0];
-    const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
-    const int axis = mz_onnx_axis(given, x->rank);
-    if (axis < 0)
-        return mz_onnx_bad_axis(call, given);
+    int axis;
+    MEZZO_TRY(mz_onnx_axis_of(call, 0, x->rank, &axis));
     int n = -1;
     int64_t sizes[MZ_ONNX_SLOTS], sum = 0;
     MEZZO_TRY(mz_onnx_ints_or(call, 1, "split", MZ_ONNX_SLOTS, &n, sizes));
