@@ -71,7 +71,7 @@ static const cli_field analysis_fields[] = {
 
 static int print_json(const mz_analysis *a, const outcome *out) {
     json_t *o = json_object(), *crossings = json_array();
-    json_object_set_new(o, "folder", cli_json_text(out->folder, strlen(out->folder)));
+    json_object_set_new(o, "folder", cli_json_text(out->folder));
     cli_fields_json(study_fields, MZ_COUNT(study_fields), a->study, NULL, o);
     cli_fields_json(analysis_fields, MZ_COUNT(analysis_fields), a, NULL, o);
     for (size_t i = 0; i < a->n_curves; i++)

@@ -174,7 +174,7 @@ static int print_json(const told *t) {
     int n = mz_precision_common(all);
     for (int i = 0; i < n; i++)
         json_object_set_new(peaks, mezzo_precision_name(all[i]), mz_json_number(peak_of(t, all[i])));
-    json_object_set_new(o, "device", cli_json_text(t->device.description, strlen(t->device.description)));
+    json_object_set_new(o, "device", cli_json_text(t->device.description));
     json_object_set_new(o, "threads", json_integer(t->device.threads));
     json_object_set_new(o, "peak_gflops", peaks);
     json_object_set_new(o, "copy_gb_per_second", mz_json_number(1e-9 * t->peaks.copy));

@@ -163,7 +163,7 @@ static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
         cli_fields_json(cell_fields, MZ_COUNT(cell_fields), c, NULL, x);
         json_object_set_new(cells, mezzo_precision_name(plan->precisions[i]), x);
     }
-    json_object_set_new(o, "model_size", cli_json_text(r->size, strlen(r->size)));
+    json_object_set_new(o, "model_size", cli_json_text(r->size));
     json_object_set_new(o, "num_params_M", mz_json_number(r->params_m));
     json_object_set_new(o, "precisions", cells);
     return o;
@@ -173,7 +173,7 @@ static int print_json(const models *m) {
     json_t *o = json_object(), *rows = json_array();
     for (int i = 0; i < m->n_rows; i++)
         json_array_append_new(rows, row_json(&m->plan, &m->rows[i]));
-    json_object_set_new(o, "device", cli_json_text(m->device.description, strlen(m->device.description)));
+    json_object_set_new(o, "device", cli_json_text(m->device.description));
     json_object_set_new(o, "context_length", json_integer(m->plan.context));
     json_object_set_new(o, "batch_size", json_integer(m->plan.batch));
     json_object_set_new(o, "optimizer", json_string(mz_kinds[m->plan.optimizer].name));

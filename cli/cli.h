@@ -43,8 +43,8 @@ int cli_train(void), cli_recipes(void), cli_data(void), cli_import(void), cli_la
     cli_verify(void), cli_diff(void), cli_sweep(void), cli_analyze(void), cli_bench(void), cli_doctor(void),
     cli_audit(void), cli_memory(void), cli_explain(void), cli_lab(void);
 
-const cli_command *cli_commands(size_t *n); // the table; NULL: out of memory
-const char *cli_usage(void);                // "usage: mezzo NAME …", of this command line's subcommand
+mezzo_status cli_commands(const cli_command **all, size_t *n); // reads the table; is called once
+const char *cli_usage(void); // "usage: mezzo NAME …", of this command line's subcommand
 
 // --- options (options.c) -------------------------------------------------------------------------------------------
 typedef struct cli_given {
@@ -225,8 +225,9 @@ void cli_watch_job(void);  // called before any group is opened
 bool cli_job_failed(void); // a rank has reported the job's failure, so nothing more is printed
 
 // --- JSON results (fields.c) ---------------------------------------------------------------------------------------
-json_t *cli_json_text(const char *bytes, size_t n); // bytes that are not UTF-8 become U+FFFD
-int cli_json_print(json_t *result);                 // takes over the reference; NULL is out of memory
+json_t *cli_json_text(const char *text);
+json_t *cli_json_bytes(const char *bytes, size_t n); // bytes that are not UTF-8 become U+FFFD
+int cli_json_print(json_t *result);                  // takes over the reference; NULL is out of memory
 
 // Prints a result as JSON with --json, or as lines whose titles take `width` columns; `word` as in cli_fields_lines.
 int cli_print_fields(const cli_field *fields, size_t n, const void *row, const char *word, int width);

@@ -102,25 +102,24 @@ static bool read_line(char *line, const char **group) {
 }
 
 // Reads the table in place: a line that begins with a blank is a further line of the text before it.
-static bool read_table(void) {
+mezzo_status cli_commands(const cli_command **all, size_t *n) {
     char *text = mz_alloc(mz_commands_size + 1, 1), *to = text, *line = text; // it stays until the process ends
     const char *group = NULL;
-    bool good = text != NULL;
-    for (size_t i = 0; i < mz_commands_size && good; i++) {
+    *all = commands;
+    *n = MZ_COUNT(functions);
+    if (text == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < mz_commands_size; i++) {
         const bool ends = mz_commands[i] == '\n', goes_on = ends && mz_commands[i + 1] == ' ';
         *to++ = ends && !goes_on ? '\0' : (char)mz_commands[i];
         i += goes_on;
         if (ends && !goes_on) {
-            good = read_line(line, &group);
+            if (!read_line(line, &group))
+                return mz_fail(MEZZO_ERR_FORMAT, "commands.txt: \"%s\" is not a line of it, or not in its place", line);
             line = to;
         }
     }
-    return good && n_commands == MZ_COUNT(functions);
-}
-
-const cli_command *cli_commands(size_t *n) {
-    *n = MZ_COUNT(functions);
-    return n_commands > 0 || read_table() ? commands : NULL;
+    return n_commands == *n ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "commands.txt: it has %zu subcommands", n_commands);
 }
 
 const char *cli_usage(void) {

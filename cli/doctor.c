@@ -100,10 +100,10 @@ static void print_choice(const mz_choice *choice, bool gpu) {
 static json_t *device_json(const mezzo_device_info *info, const mz_choice *choice) {
     json_t *o = json_object(), *formats = json_object();
     json_object_set_new(o, "backend", json_string(info->backend));
-    json_object_set_new(o, "description", cli_json_text(info->description, strlen(info->description)));
+    json_object_set_new(o, "description", cli_json_text(info->description));
     json_object_set_new(o, "compute_capability",
                         info->compute_capability > 0 ? mz_json_number(info->compute_capability / 10.0) : json_null());
-    json_object_set_new(o, "versions", cli_json_text(info->versions, strlen(info->versions)));
+    json_object_set_new(o, "versions", cli_json_text(info->versions));
     json_object_set_new(o, "memory_total", json_integer((json_int_t)info->memory_total));
     json_object_set_new(o, "memory_free",
                         info->memory_free > 0 ? json_integer((json_int_t)info->memory_free) : json_null());
@@ -270,7 +270,7 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
     json_t *list = json_array(), *findings = json_array();
     for (int i = 0; i < n; i++) {
         json_t *f = json_object();
-        json_object_set_new(f, "file", cli_json_text(files[i].path, strlen(files[i].path)));
+        json_object_set_new(f, "file", cli_json_text(files[i].path));
         json_object_set_new(f, "read_as", json_string(mz_asker_name(files[i].asker)));
         json_object_set_new(f, "asks_for", json_string(mz_asked_text(&files[i])));
         json_object_set_new(f, "said",
@@ -285,8 +285,8 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
     }
     return json_pack("{so ss? sb so ss so si}", "files", list, "runs",
                      a->runs != MZ_ASK_NOTHING ? mz_agreement_runs(a) : NULL, "parameters_too", (int)a->pure, "why",
-                     cli_json_text(a->why, strlen(a->why)), "loss_scaler", mz_agreement_scaler(a), "findings", findings,
-                     "conflicts", a->n_conflicts);
+                     cli_json_text(a->why), "loss_scaler", mz_agreement_scaler(a), "findings", findings, "conflicts",
+                     a->n_conflicts);
 }
 
 static int compare(void) {

@@ -261,10 +261,10 @@ static void print_audit(const report *r) {
 static json_t *finding_json(const mz_audit_finding *f) {
     const mz_rule *rule = mz_rule_of(f->rule);
     return json_pack("{ss sb so si so ss so ss so si si}", "kind", rule->name, "conflict", (int)rule->conflict, "file",
-                     f->file[0] != '\0' ? cli_json_text(f->file, strlen(f->file)) : json_null(), "line", f->line,
-                     "inside", f->inner[0] != '\0' ? cli_json_text(f->inner, strlen(f->inner)) : json_null(), "what",
-                     rule->what, "seen", cli_json_text(f->numbers, strlen(f->numbers)), "why", rule->why, "change",
-                     cli_json_text(f->change, strlen(f->change)), "rank", f->rank, "ranks", f->ranks);
+                     f->file[0] != '\0' ? cli_json_text(f->file) : json_null(), "line", f->line, "inside",
+                     f->inner[0] != '\0' ? cli_json_text(f->inner) : json_null(), "what", rule->what, "seen",
+                     cli_json_text(f->numbers), "why", rule->why, "change", cli_json_text(f->change), "rank", f->rank,
+                     "ranks", f->ranks);
 }
 
 static json_t *audit_json(const report *r) {
@@ -275,10 +275,9 @@ static json_t *audit_json(const report *r) {
     kernel_time times[MEZZO_PRECISION_COUNT + 1];
     for (size_t i = 0; i < audit->n_findings; i++)
         json_array_append_new(findings, finding_json(&audit->findings[i]));
-    return json_pack("{so so si si si so so so so so si so so sb}", "torch",
-                     cli_json_text(first->torch, strlen(first->torch)), "device",
-                     cli_json_text(first->device, strlen(first->device)), "ranks", r->n, "world", first->world, "steps",
-                     first->steps, "step_seconds", mz_json_number(first->step_seconds), "followed_seconds",
+    return json_pack("{so so si si si so so so so so si so so sb}", "torch", cli_json_text(first->torch), "device",
+                     cli_json_text(first->device), "ranks", r->n, "world", first->world, "steps", first->steps,
+                     "step_seconds", mz_json_number(first->step_seconds), "followed_seconds",
                      mz_json_number(first->followed_seconds), "asked_for",
                      audit->asked != MEZZO_DTYPE_COUNT ? json_string(mz_torch_dtype_name(audit->asked)) : json_null(),
                      "share_in_16_bits", mz_json_number(audit->low_share), "findings", findings, "conflicts",
@@ -295,11 +294,10 @@ static json_t *page_json(const report *r) {
         const mz_audit_finding *f = &r->audit->findings[i];
         const mz_rule *rule = mz_rule_of(f->rule);
         const cli_shown heading = heading_of(f, rule->conflict ? "" : "note, ");
-        json_array_append_new(findings, json_pack("{so ss so so ss so}", "finding",
-                                                  cli_json_text(heading.text, strlen(heading.text)), "what", rule->what,
-                                                  "inside", cli_json_text(f->inner, strlen(f->inner)), "seen",
-                                                  cli_json_text(f->numbers, strlen(f->numbers)), "why", rule->why,
-                                                  "change", cli_json_text(f->change, strlen(f->change))));
+        json_array_append_new(findings, json_pack("{so ss so so ss so}", "finding", cli_json_text(heading.text), "what",
+                                                  rule->what, "inside", cli_json_text(f->inner), "seen",
+                                                  cli_json_text(f->numbers), "why", rule->why, "change",
+                                                  cli_json_text(f->change)));
     }
     json_object_set_new(page, "summary", summary);
     json_object_set_new(all, "findings", findings);

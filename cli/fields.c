@@ -84,7 +84,7 @@ static json_t *value_json(const cli_field *f, const void *row) {
     if (!is_text(f))
         return json_integer(f->kind == CLI_I64 ? (json_int_t) * (const int64_t *)at : (json_int_t) * (const int *)at);
     const char *words = words_of(f, row);
-    return words != NULL ? cli_json_text(words, strlen(words)) : json_null();
+    return words != NULL ? cli_json_text(words) : json_null();
 }
 
 json_t *cli_fields_json(const cli_field *fields, size_t n, const void *row, const char *word, json_t *into) {
@@ -271,7 +271,11 @@ void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_
 }
 
 // --- printing -------------------------------------------------------------------------------------
-json_t *cli_json_text(const char *bytes, size_t n) {
+json_t *cli_json_text(const char *text) {
+    return cli_json_bytes(text, strlen(text));
+}
+
+json_t *cli_json_bytes(const char *bytes, size_t n) {
     json_t *text = json_stringn(bytes, n); // NULL: it is not UTF-8, or memory ran out, which the dump reports
     if (text != NULL)
         return text;

@@ -43,7 +43,7 @@ int cli_import(void) {
     CLI_TRY(cli_code(mezzo_import(&options, &r)));
     if (cli_has("json")) {
         json_t *o = json_object();
-        json_object_set_new(o, "run", cli_json_text(options.out, strlen(options.out)));
+        json_object_set_new(o, "run", cli_json_text(options.out));
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
         return cli_json_print(cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
@@ -103,9 +103,8 @@ int cli_export(void) {
     CLI_TRY(cli_code(mezzo_export(&options, &r)));
     if (cli_has("json")) {
         json_t *o = json_object();
-        json_object_set_new(o, options.gguf != NULL || options.onnx ? "file" : "folder",
-                            cli_json_text(options.out, strlen(options.out)));
-        json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint, strlen(r.checkpoint)));
+        json_object_set_new(o, options.gguf != NULL || options.onnx ? "file" : "folder", cli_json_text(options.out));
+        json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint));
         json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
         return cli_json_print(cli_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
     }

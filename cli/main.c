@@ -101,9 +101,9 @@ static bool open_closed_streams(void) {
 }
 
 static int start(int argc, char **argv) {
-    commands = cli_commands(&n_commands);
-    if (commands == NULL)
-        return cli_error(MEZZO_ERR_MEMORY);
+    const mezzo_status status = cli_commands(&commands, &n_commands);
+    if (status != MEZZO_OK)
+        return cli_error(status);
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

@@ -13,7 +13,7 @@ typedef struct texts {
 
 static void finish_one(texts *t) {
     if (t->json) {
-        json_array_append_new(t->all, cli_json_text(t->text.data != NULL ? t->text.data : "", t->text.len));
+        json_array_append_new(t->all, cli_json_bytes(t->text.data != NULL ? t->text.data : "", t->text.len));
         mz_text_free(&t->text);
     } else {
         putchar('\n');

@@ -106,7 +106,7 @@ static const cli_field fields[] = {
 static int print_result(const mz_sweep_options *o, const watch *w) {
     if (cli_has("json")) {
         json_t *r = json_object();
-        json_object_set_new(r, "out", cli_json_text(o->path, strlen(o->path)));
+        json_object_set_new(r, "out", cli_json_text(o->path));
         return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
     printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",

@@ -332,7 +332,7 @@ static int train(const mezzo_config *config, const mezzo_hooks *hooks) {
     CLI_TRY(cli_code(status));
     if (cli_has("json")) {
         json_t *o = json_object();
-        json_object_set_new(o, "run", cli_json_text(folder, strlen(folder)));
+        json_object_set_new(o, "run", cli_json_text(folder));
         return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), &result, result.unit, o));
     }
     print_text(folder, config, &result);
