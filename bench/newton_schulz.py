@@ -3,9 +3,9 @@
 
     bench/newton_schulz.py RUN/checkpoints/step-00000200 [--steps 5] [--coefficients quintic|polar_express] [--csv FILE]
 
-Reads the momentum_buffer of matrices in optimizer.safetensors. Each matrix is divided by its norm and goes through the steps with X, XXᵀ, its
-square and the polynomial rounded to the format, and sums in FP32, as the optimizer does (FP64: no rounding). FP8 has E4M3 and a scale for
-each tensor, a power of two. A row: the format, the matrix, the singular values' least, median and largest, ‖XXᵀ - I‖/√n, and the distance
+Reads the momentum_buffer of matrices in optimizer.safetensors. Each matrix is divided by its norm and goes through the steps with X, A = XXᵀ
+and B = b·A + c·A² rounded to the format, and sums in FP32, as the optimizer does (FP64: no rounding). FP8 has E4M3 and a scale for each
+tensor, a power of two. A row: the format, the matrix, the singular values' least, median and largest, ‖XXᵀ - I‖/√n, and the distance
 from the steps in FP64 over their result's size. Needs numpy."""
 
 import argparse
@@ -58,8 +58,8 @@ def orthogonal(x, kind, coefficients, factor):
     x = rounded(x / np.linalg.norm(x) * factor, kind)
     for a, b, c in coefficients:
         gram = rounded(product(x, x.T, kind), kind)
-        square = rounded(product(gram, gram, kind), kind)
-        x = rounded(product(rounded(a * np.eye(len(gram)) + b * gram + c * square, kind), x, kind), kind)
+        polynomial = rounded(b * gram + c * product(gram, gram, kind), kind)
+        x = rounded(a * x + product(polynomial, x, kind), kind)
     return x
 
 

@@ -173,10 +173,10 @@ static size_t aligned(size_t bytes) {
     return mz_align_up(bytes, (size_t)ALIGN * 4);
 }
 
-// Holds the offsets in the scratch, besides directions, of a stack's X, its successor, the Gram matrix, its square and
-// the polynomial.
+// Holds the offsets in the scratch, besides directions, of a stack's X, its successor, the Gram matrix and its
+// polynomial.
 typedef struct places {
-    size_t x, next, gram, square, polynomial, end;
+    size_t x, next, gram, polynomial, end;
 } places;
 
 static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
@@ -190,8 +190,7 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     const bool is_odd = s->group->orthogonal.steps % 2 == 1 && s->is_aligned;
     p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
     p.gram = p.x + (is_odd ? 1 : 2) * all;
-    p.square = p.gram + small;
-    p.polynomial = p.square + small;
+    p.polynomial = p.gram + small;
     p.end = p.polynomial + small;
     return p;
 }
@@ -386,7 +385,7 @@ static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
 static void free_calls(struct mz_stacks *stacks) {
     for (size_t i = 0; i < stacks->n; i++) {
         mz_stack *s = &stacks->list[i];
-        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->square, &s->polynomial,
+        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->polynomial,
                                      &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
         for (size_t k = 0; k < MZ_COUNT(ops); k++)
             mz_prepared_free(&ops[k]->prepared);
@@ -446,13 +445,13 @@ static mz_tensor matrices(const mezzo_optimizer *opt, size_t at, mezzo_dtype dty
     return (mz_tensor){.data = scratch != NULL ? scratch + at : NULL, .dtype = dtype, .shape = {3, {n, rows, columns}}};
 }
 
-static void fill_product(const mz_stack *s, mz_update_op *op, mz_tensor a, mz_tensor b, mz_tensor y) {
+static void fill_product(const mz_stack *s, mz_update_op *op, mz_tensor a, mz_tensor b, mz_tensor added, mz_tensor y) {
     const mezzo_dtype compute = compute_of(s->group->orthogonal.format);
     op->call = (mz_call){.op = MZ_OP_matmul,
                          .attrs.chosen_for = s->count,
                          .numerics = {compute, MEZZO_F32, MEZZO_F32},
-                         .n_in = 2,
-                         .in = {a, b},
+                         .n_in = 3,
+                         .in = {a, b, added},
                          .n_out = 1,
                          .out = {y}};
 }
@@ -467,7 +466,6 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
     const mz_tensor x = matrices(opt, p.x, dtype, s->own, s->rows, s->columns),
                     next = matrices(opt, p.next, dtype, s->own, s->rows, s->columns),
                     gram = matrices(opt, p.gram, dtype, s->own, side, side),
-                    square = matrices(opt, p.square, dtype, s->own, side, side),
                     polynomial = matrices(opt, p.polynomial, dtype, s->own, side, side);
     const bool is_quintic = s->group->orthogonal.coefficients == MEZZO_ORTHOGONAL_QUINTIC;
     s->normalize.call = (mz_call){.op = MZ_OP_matrix_normalize,
@@ -477,18 +475,12 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
                                   .in = {direction},
                                   .n_out = 1,
                                   .out = {x}};
-    fill_product(s, &s->gram, x, x, gram);
+    fill_product(s, &s->gram, x, x, mz_tensor_absent(), gram);
     s->gram.call.attrs.transpose_a = !is_wide;
     s->gram.call.attrs.transpose_b = is_wide;
-    fill_product(s, &s->square, gram, gram, square);
-    s->polynomial.call = (mz_call){.op = MZ_OP_matrix_polynomial,
-                                   .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
-                                   .n_in = 2,
-                                   .in = {gram, square},
-                                   .n_out = 1,
-                                   .out = {polynomial}};
-    fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, next);
-    fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, direction);
+    fill_product(s, &s->polynomial, gram, gram, gram, polynomial);
+    fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, x, next);
+    fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, x, direction);
     const mz_tensor averages =
         matrices(opt, (size_t)(s->rows_at + s->own_first * s->rows) * sizeof(float), MEZZO_F32, s->own, s->rows, 1);
     s->scale_rows.call = (mz_call){.op = MZ_OP_matrix_scale_rows,
@@ -530,7 +522,7 @@ static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
 static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scratch) {
     fill_passes(opt, s);
     fill_steps(opt, s);
-    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->square, &s->polynomial,
+    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->polynomial,
                                  &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
     for (size_t i = 0; i < MZ_COUNT(ops); i++) {
         const bool is_pass = ops[i] == &s->momentum || ops[i] == &s->apply;
@@ -648,21 +640,26 @@ static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op 
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
 
-// Issues one step of the iteration. X alternates between two places, and the last step writes it over the direction.
+// Issues one step of the iteration: A = X·Xᵀ, B = c₂·A·A + c₁·A, and B·X + c₀·X. X alternates between two places, and
+// the last step writes it over the direction.
 static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
     const mezzo_orthogonal *o = &s->group->orthogonal;
     const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
     void *const x = s->normalize.call.out[0].data, *const next = opt->stacks->scratch + places_of(opt, s).next;
     void *const from = step % 2 == 0 ? x : next, *const to = step % 2 == 0 ? next : x;
     mz_update_op *last = step + 1 == o->steps ? &s->finish : &s->advance;
-    s->gram.call.in[0].data = s->gram.call.in[1].data = last->call.in[matrix].data = from;
+    const float gain = last == &s->finish ? (float)s->gain : 1;
+    float c[3];
+    coefficients_of(o, step, c);
+    s->gram.call.in[0].data = s->gram.call.in[1].data = from;
+    last->call.in[matrix].data = last->call.in[MZ_IN(matmul, added)].data = from;
     if (last == &s->advance)
         last->call.out[0].data = to;
-    coefficients_of(o, step, s->polynomial.call.attrs.coefficients);
-    for (int i = 0; i < 3 && last == &s->finish; i++)
-        s->polynomial.call.attrs.coefficients[i] *= (float)s->gain;
+    s->polynomial.call.attrs.coefficients[0] = c[2] * gain;
+    s->polynomial.call.attrs.coefficients[1] = c[1] * gain;
+    last->call.attrs.coefficients[0] = 1;
+    last->call.attrs.coefficients[1] = c[0] * gain;
     MEZZO_TRY(issue(opt, into, &s->gram));
-    MEZZO_TRY(issue(opt, into, &s->square));
     MEZZO_TRY(issue(opt, into, &s->polynomial));
     return issue(opt, into, last);
 }

@@ -26,7 +26,7 @@ typedef struct mz_stack {
     int64_t rows_at;              // where the rows' moving averages begin, in elements of the scratch
     size_t first_gather, n_gathers, n_returns; // collectives that gather directions to all ranks, and that return the
                                                // results
-    mz_update_op momentum, normalize, gram, square, polynomial, advance, finish, scale_rows, apply;
+    mz_update_op momentum, normalize, gram, polynomial, advance, finish, scale_rows, apply;
     mz_update_attrs momentum_update, apply_update;
 } mz_stack;
 

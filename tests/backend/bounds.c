@@ -118,7 +118,7 @@ static void linear(trial *t) {
         }
 }
 
-// Like linear, without the epilogue.
+// Like linear, without the epilogue. With a matrix that is added, two products and a sum are rounded besides.
 static void matmul(trial *t) {
     const mz_shape *as = &t->in[0].t.shape, *ys = &t->out[0].t.shape;
     bool ta = t->attrs.transpose_a, tb = t->attrs.transpose_b;
@@ -128,7 +128,11 @@ static void matmul(trial *t) {
         const double *a = t->in[0].value + batch * rows * inner + (ta ? m : m * inner);
         const double *b = t->in[1].value + batch * inner * cols + (tb ? n * inner : n);
         double terms = dot_magnitude(a, ta ? rows : 1, b, tb ? 1 : cols, inner);
-        t->out[0].bound[i] = (double)inner * u32 * terms + tf32_slack(t, terms);
+        const bool adds = has(&t->in[2]);
+        const double factor = adds ? fabs((double)t->attrs.coefficients[0]) : 1,
+                     added = adds ? fabs((double)t->attrs.coefficients[1]) * magnitude(&t->in[2], i) : 0;
+        t->out[0].bound[i] =
+            factor * ((double)(inner + (adds ? 2 : 0)) * u32 * terms + tf32_slack(t, terms)) + 2 * u32 * added;
     }
 }
 
@@ -668,15 +672,6 @@ static void matrix_scale_rows(trial *t) {
         t->out[1].bound[i] = 2 * u32 * fabs(t->out[1].value[i]);
 }
 
-// Two products and two sums of at most these terms.
-static void matrix_polynomial(trial *t) {
-    const float *c = t->attrs.coefficients;
-    for (int64_t i = 0; i < trial_count(&t->out[0]); i++)
-        t->out[0].bound[i] = of_storage(t, i) + 4 * u32 *
-                                                    (fabs((double)c[0]) + fabs((double)c[1]) * magnitude(&t->in[0], i) +
-                                                     fabs((double)c[2]) * magnitude(&t->in[1], i));
-}
-
 static void one_rounding(trial *t, double u) {
     for (int slot = 0; slot < t->n_out; slot++)
         for (int64_t i = 0; has(&t->out[slot]) && i < trial_count(&t->out[slot]); i++)
@@ -773,7 +768,6 @@ static void (*const bounds[MZ_OP_COUNT])(trial *t) = {[MZ_OP_linear] = linear,
                                                       [MZ_OP_scatter_add] = scatter_add,
                                                       [MZ_OP_embedding_bwd] = embedding_bwd,
                                                       [MZ_OP_matrix_normalize] = matrix_normalize,
-                                                      [MZ_OP_matrix_polynomial] = matrix_polynomial,
                                                       [MZ_OP_matrix_scale_rows] = matrix_scale_rows,
                                                       MZ_ATTENTION_BOUNDS MZ_IMAGE_BOUNDS
 #define KIND(name, ...) [MZ_OP_##name] = optimizer,

@@ -295,12 +295,17 @@ void cases_linear_dw(void) {
     }
 }
 
-static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, mezzo_dtype y, fill how) {
+static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, bool adds, mezzo_dtype y, fill how) {
     trial *t = product(MZ_OP_matmul, a);
     t->attrs.transpose_a = ta;
     t->attrs.transpose_b = tb;
     trial_input(t, 0, a.storage, ta ? SHAPE(s[0], s[3], s[1]) : SHAPE(s[0], s[1], s[3]));
     trial_input(t, 1, a.storage, tb ? SHAPE(s[0], s[2], s[3]) : SHAPE(s[0], s[3], s[2]));
+    if (adds) {
+        trial_input(t, 2, a.storage, SHAPE(s[0], s[1], s[2]));
+        t->attrs.coefficients[0] = how == FILL_INTEGERS ? 2 : 2.0315f;
+        t->attrs.coefficients[1] = how == FILL_INTEGERS ? -3 : -4.775f;
+    }
     trial_output(t, 0, y, SHAPE(s[0], s[1], s[2]));
     fill_operands(t, s[3], how);
     trial_finish(t);
@@ -311,10 +316,12 @@ void cases_matmul(void) {
         for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
             for (int variant = 0; variant < 8; variant++) {
                 mezzo_dtype y = variant & 4 ? MEZZO_F32 : arithmetics[a].storage;
-                matmul_case(batched_shapes[s], arithmetics[a], variant & 1, variant & 2, y, FILL_NORMAL);
-                matmul_case(batched_shapes[s], arithmetics[a], variant & 1, variant & 2, y, FILL_INTEGERS);
+                for (int adds = 0; adds < 2; adds++) {
+                    matmul_case(batched_shapes[s], arithmetics[a], variant & 1, variant & 2, adds, y, FILL_NORMAL);
+                    matmul_case(batched_shapes[s], arithmetics[a], variant & 1, variant & 2, adds, y, FILL_INTEGERS);
+                }
             }
-    matmul_case((const int64_t[]){2, 9, 17, 20}, arithmetics[0], false, false, MEZZO_F32, FILL_NAN);
+    matmul_case((const int64_t[]){2, 9, 17, 20}, arithmetics[0], false, false, false, MEZZO_F32, FILL_NAN);
 }
 
 // --- attention -----------------------------------------------------------------------------------------------------

@@ -647,22 +647,6 @@ void cases_matrix_scale_rows(void) {
                 matrix_scale_rows_case(stacked[s], first, skips);
 }
 
-void cases_matrix_polynomial(void) {
-    static const int64_t sides[][2] = {{1, 1}, {3, 5}, {2, 64}, {2, 130}};
-    for (size_t s = 0; s < MZ_COUNT(sides); s++)
-        for (int f = 0; f < FLOATS; f++) {
-            trial *t = trial_new(MZ_OP_matrix_polynomial);
-            const float coefficients[3] = {3.4445f, -4.775f, 2.0315f};
-            memcpy(t->attrs.coefficients, coefficients, sizeof coefficients);
-            for (int slot = 0; slot < 2; slot++) {
-                trial_input(t, slot, floats[f], SHAPE(sides[s][0], sides[s][1], sides[s][1]));
-                trial_normal(t, slot, 0.5);
-            }
-            trial_output(t, 0, floats[f], SHAPE(sides[s][0], sides[s][1], sides[s][1]));
-            trial_finish(t);
-        }
-}
-
 void cases_refresh(void) {
     trial *t = trial_new(MZ_OP_refresh);
     trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));

@@ -1,7 +1,7 @@
 // Muon and NorMuon against references in FP64, and Muon against torch.optim.Muon, 20 steps (tests/golden/make/muon.py).
 //
-// Bounds, on ‖difference‖/‖way of the weights‖. A Newton-Schulz step rounds X, XXᵀ, its square and the polynomial once
-// each, to a unit u; the map is flat where singular values end up, so that roundings of the last three steps are left:
+// Bounds, on ‖difference‖/‖way of the weights‖. A Newton-Schulz step rounds X, XXᵀ and the polynomial once each, to a
+// unit u; the map is flat where singular values end up, so that roundings of the last three steps are left:
 // 12·u. Besides, each step rounds a weight and its decay's factor in FP32: 2·20·2^-24 of the weights' size, which
 // `distance` leaves out.
 // Seen to fail with: the momentum without Nesterov, 4 steps, the other rule of scale.
@@ -156,7 +156,7 @@ TEST(on_the_device_in_16_bits) {
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "normuon", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP16, "quintic", terms * 0x1p-12);
 }
-// Both round to BF16, in other places.
+// Both round X, XXᵀ and the polynomial to BF16, and PyTorch the result.
 TEST(as_torch_in_bf16) {
     the_reference("ref", MEZZO_ORTHOGONAL_BF16, "torch", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "torch", terms * 0x1p-9);

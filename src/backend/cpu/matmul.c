@@ -413,6 +413,8 @@ static void go_to_batch(worker *w, int64_t batch) {
     w->a_op.data = offset(p->a.data, p->a.dtype, batch * p->a_step);
     w->b_op.data = offset(p->b.data, p->b.dtype, batch * p->b_step);
     w->out.y = (char *)p->out.y + (size_t)(batch * p->y_step) * mezzo_dtype_size(p->out.y_dtype);
+    if (p->out.residual != NULL)
+        w->out.residual = offset(p->out.residual, p->out.residual_dtype, batch * p->y_step);
 }
 
 // Chunks of some thousand elements in which free threads pack a shared operand. A store of a partial vector writes past

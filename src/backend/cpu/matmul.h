@@ -51,6 +51,7 @@ typedef enum mz_panel {
 // --- epilogue ------------------------------------------------------------------------------------------------------
 // Describes the post-ops of a tile of sums on its way to memory:
 //     z = round_via(sum + bias); preact = z; a = act ? round_via(act(z)) : z; y = a + residual      (linear)
+//     y = factors[0]·sum + factors[1]·residual                                                      (matmul)
 //     y = sum · act'(preact)                                                                        (linear_dx)
 // All matrices are row-major with `ld` elements a row.
 typedef struct mz_matmul_epilogue {
@@ -65,7 +66,8 @@ typedef struct mz_matmul_epilogue {
     bool act_gradient;    // as in linear_dx
     const void *residual; // or NULL
     mezzo_dtype residual_dtype;
-    bool add; // y += sum, where y is F32 and there is no other post-op
+    const float *factors; // of the sum and the residual, as in matmul; or NULL
+    bool add;             // y += sum, where y is F32 and there is no other post-op
 } mz_matmul_epilogue;
 
 // --- microkernels --------------------------------------------------------------------------------------------------

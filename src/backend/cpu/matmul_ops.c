@@ -83,6 +83,11 @@ static mz_matmul_problem matmul_problem(const mz_call *call) {
     p.b_step = k * n;
     p.y_step = m * n;
     p.out = (mz_matmul_epilogue){.y = y->data, .y_dtype = y->dtype, .via = MEZZO_F32, .ld = n};
+    if (mz_present(mz_in(call, matmul, added))) {
+        p.out.residual = address_of(mz_in(call, matmul, added)); // [batch, M, N]
+        p.out.residual_dtype = mz_in(call, matmul, added)->dtype;
+        p.out.factors = call->attrs.coefficients;
+    }
     return p;
 }
 

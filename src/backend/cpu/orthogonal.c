@@ -8,13 +8,6 @@
 // Work is divided into chunks within one matrix, so that the number of threads changes no sum.
 enum { CHUNK = 4096 };
 
-static float load(const mz_tensor *t, int64_t i) {
-    if (t->dtype == MEZZO_F32)
-        return ((const float *)t->data)[i];
-    const uint16_t bits = ((const uint16_t *)t->data)[i];
-    return t->dtype == MEZZO_BF16 ? mezzo_bf16_to_f32(bits) : mezzo_f16_to_f32(bits);
-}
-
 static void store(const mz_tensor *t, int64_t i, float x) {
     if (t->dtype == MEZZO_F32)
         ((float *)t->data)[i] = x;
@@ -82,32 +75,6 @@ static mezzo_status normalize_run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 const mz_kernel mz_matrix_normalize__portable = {"matrix_normalize__portable", normalize_prepare, normalize_run};
-
-// --- matrix_polynomial -----------------------------------------------------------------------------------------------
-static const char *polynomial_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return is_float(mz_in(call, matrix_polynomial, a)) && is_float(mz_in(call, matrix_polynomial, a2)) &&
-                   is_float(mz_out(call, matrix_polynomial, y))
-               ? NULL
-               : "operands and results must be fp32, bf16 or fp16";
-}
-
-static mezzo_status polynomial_run(mezzo_device *device, const mz_call *call) {
-    const mz_shape *s = &mz_out(call, matrix_polynomial, y)->shape;
-    const int64_t side = s->dim[s->rank - 1], rows = mz_shape_rows(s);
-    const float *c = call->attrs.coefficients;
-#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 3 * (double)(rows * side)))
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t column = 0; column < side; column++) {
-            const int64_t i = row * side + column;
-            const double constant = row % side == column ? (double)c[0] : 0;
-            store(mz_out(call, matrix_polynomial, y), i,
-                  (float)(constant + (double)c[1] * (double)load(mz_in(call, matrix_polynomial, a), i) +
-                          (double)c[2] * (double)load(mz_in(call, matrix_polynomial, a2), i)));
-        }
-    return MEZZO_OK;
-}
-const mz_kernel mz_matrix_polynomial__portable = {"matrix_polynomial__portable", polynomial_prepare, polynomial_run};
 
 // --- matrix_scale_rows -----------------------------------------------------------------------------------------------
 static const char *scale_rows_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {

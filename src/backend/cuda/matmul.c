@@ -350,7 +350,8 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
 
 // --- matmul --------------------------------------------------------------------------------------------------------
 static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *y = mz_out(call, matmul, y);
+    const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *added = mz_in(call, matmul, added),
+                    *y = mz_out(call, matmul, y);
     const char *reason = check(cuda, call, 0, 1);
     if (reason != NULL)
         return reason;
@@ -366,8 +367,11 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
     key.stride_a = key.m * key.k, key.stride_b = key.k * key.n, key.stride_d = key.m * key.n;
     if (mz_shape_count(&a->shape) != key.batch * key.stride_b || mz_shape_count(&b->shape) != key.batch * key.stride_a)
         return "both operands have every batch";
-    bool storable = (int)y->dtype == key.operand || y->dtype == MEZZO_F32;
+    const bool rounds_once = !mz_present(added) || (added->dtype == y->dtype && aligned(&key));
+    bool storable = ((int)y->dtype == key.operand && rounds_once) || y->dtype == MEZZO_F32;
     key.result = storable ? (int)y->dtype : MEZZO_F32;
+    key.beta = key.factors = mz_present(added);
+    key.apart = mz_present(added) && (int)added->dtype == key.result;
     *r = (route){.finish = !storable, .target = storable ? TO_OUTPUT : TO_WORKSPACE};
     reason = take(cuda, &key, r);
     if (reason != NULL)
@@ -383,7 +387,13 @@ static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *y = mz_out(call, matmul, y);
     const route *r = call->state;
     void *d = r->finish ? (char *)call->workspace + r->at_result : y->data;
-    MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = d}));
+    const mz_tensor *added = mz_in(call, matmul, added);
+    if (r->gemm->key.beta && !r->gemm->key.apart) // the library adds what has the result's format
+        MZ_CUDA_TRY(
+            mz_cu_convert(cuda->stream, mz_cuda_array(added), (mz_cu_array){d, MEZZO_F32}, mz_shape_count(&y->shape)));
+    const mz_gemm_data data = {
+        .d = d, .c = r->gemm->key.apart ? added->data : NULL, .factors = call->attrs.coefficients};
+    MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
     if (r->finish)
         MZ_CUDA_TRY(
             mz_cu_convert(cuda->stream, (mz_cu_array){d, MEZZO_F32}, mz_cuda_array(y), mz_shape_count(&y->shape)));

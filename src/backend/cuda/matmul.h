@@ -7,8 +7,8 @@
 
 #include "backend/cuda/cuda.h"
 
-// Describes D = epilogue(op(A)·op(B) + beta·C) in cuBLASLt's terms: matrices are column-major, op(A) is [m, k], op(B)
-// [k, n], D [m, n]. It is compared byte by byte, so zero it first.
+// Describes D = epilogue(alpha·op(A)·op(B) + beta·C) in cuBLASLt's terms: matrices are column-major, op(A) is [m, k],
+// op(B) [k, n], D [m, n]. It is compared byte by byte, so zero it first.
 typedef struct mz_gemm_key {
     int64_t m, n, k, batch;
     int64_t chosen_for;    // the batch for which the algorithm is proposed, so that parts of a batch have its bits
@@ -23,8 +23,9 @@ typedef struct mz_gemm_key {
     int32_t tf32;     // FP32 operands, rounded to TF32
     int32_t epilogue; // cublasLtEpilogue_t
     int32_t bias;     // mezzo_dtype of the bias; -1 where there is none
-    int32_t beta;     // 0 or 1
+    int32_t beta;     // 1: C is added
     int32_t apart;    // with beta: C is another matrix than D
+    int32_t factors;  // with beta: a run gives alpha and beta; otherwise both are 1
 } mz_gemm_key;
 
 typedef struct mz_gemm {
@@ -40,7 +41,8 @@ typedef struct mz_gemm {
 typedef struct mz_gemm_data {
     const void *a, *b, *c; // c is read where the key has beta; NULL then: D itself
     void *d;
-    const void *bias; // BGRADB writes its result there, too
+    const float *factors; // alpha and beta where the key has factors
+    const void *bias;     // BGRADB writes its result there, too
     const float *scale_a, *scale_b;
     void *aux; // GELU's input: written by the forward epilogues, read by the backward ones
 } mz_gemm_data;

@@ -112,6 +112,7 @@ void mz_ref_linear_dw(const mz_call *call) {
 
 void mz_ref_matmul(const mz_call *call) {
     const mz_shape *as = &mz_in(call, matmul, a)->shape, *ys = &mz_out(call, matmul, y)->shape;
+    const mz_tensor *added = mz_in(call, matmul, added);
     bool ta = call->attrs.transpose_a, tb = call->attrs.transpose_b;
     int64_t rows = ys->dim[ys->rank - 2], cols = ys->dim[ys->rank - 1];
     int64_t inner = as->dim[as->rank - (ta ? 2 : 1)];
@@ -127,6 +128,9 @@ void mz_ref_matmul(const mz_call *call) {
                 double sum = 0;
                 for (int64_t k = 0; k < inner; k++)
                     sum += a[ta ? k * rows + m : m * inner + k] * b[tb ? n * inner + k : k * cols + n];
+                if (mz_present(added))
+                    sum = (double)call->attrs.coefficients[0] * sum +
+                          (double)call->attrs.coefficients[1] * mz_ref_get(added, (i * rows + m) * cols + n);
                 mz_ref_put(mz_out(call, matmul, y), (i * rows + m) * cols + n, sum);
             }
 }

@@ -24,18 +24,6 @@ void mz_ref_matrix_normalize(const mz_call *call) {
     }
 }
 
-void mz_ref_matrix_polynomial(const mz_call *call) {
-    const mz_shape *shape = &mz_out(call, matrix_polynomial, y)->shape;
-    const int64_t all = mz_shape_count(shape), side = shape->dim[shape->rank - 1];
-    const float *c = call->attrs.coefficients;
-    for (int64_t i = 0; i < all; i++) {
-        const bool is_diagonal = i % (side * side) % (side + 1) == 0;
-        mz_ref_put(mz_out(call, matrix_polynomial, y), i,
-                   (is_diagonal ? (double)c[0] : 0) + (double)c[1] * mz_ref_get(mz_in(call, matrix_polynomial, a), i) +
-                       (double)c[2] * mz_ref_get(mz_in(call, matrix_polynomial, a2), i));
-    }
-}
-
 void mz_ref_matrix_scale_rows(const mz_call *call) {
     const mz_shape *shape = &mz_in(call, matrix_scale_rows, x)->shape;
     const int64_t width = shape->dim[shape->rank - 1], n = elements_of_matrix(shape), rows = n / width;

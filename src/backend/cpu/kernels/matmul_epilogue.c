@@ -34,7 +34,9 @@ ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t
             STORE(e->preact, e->preact_dtype, at, x);
         if (e->act != MZ_ACT_NONE)
             x = round_to(vact(e->act, x), via);
-        if (e->residual != NULL)
+        if (e->factors != NULL)
+            x = e->factors[0] * x + e->factors[1] * LOAD(e->residual, e->residual_dtype, at);
+        else if (e->residual != NULL)
             x += LOAD(e->residual, e->residual_dtype, at);
     }
     STORE(e->y, y_dtype, at, x);

@@ -18,13 +18,20 @@ unsigned few_blocks_for(int64_t threads) { // for kernels that stride
 }
 
 // --- conversion ----------------------------------------------------------------------------------------------------
+// A direction of Muon may begin at any element.
 __global__ void __launch_bounds__(BLOCK) convert_kernel(mz_cu_array src, mz_cu_array dst, int64_t n) {
-    wait_for_before();
-    for_vector(thread_index<BLOCK>() * 8, n, [&]<int N>(int64_t i) {
+    const int64_t first = thread_index<BLOCK>() * 8;
+    const auto convert = [&]<int N>(int64_t i) {
         float v[N];
         load<N>(src, i, v);
         store<N>(dst, i, v);
-    });
+    };
+    wait_for_before();
+    if ((reinterpret_cast<uintptr_t>(src.data) | reinterpret_cast<uintptr_t>(dst.data)) % sizeof(uint4) == 0)
+        for_vector(first, n, convert);
+    else
+        for (int64_t i = first; i < first + 8 && i < n; i++)
+            convert.template operator()<1>(i);
 }
 
 // --- epilogues -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-// Runs the ops between the products that make a matrix orthogonal: a matrix over its norm, a polynomial of a matrix,
-// and rows over the root of an average of their squares.
+// Runs the ops before and after the products that make a matrix orthogonal: a matrix over its norm, and rows over the
+// root of an average of their squares.
 #include "rows.cuh"
 
 enum { THREADS = 256, CHUNK = 4096 };
@@ -158,40 +158,3 @@ static void launch_scale_rows(const mz_cuda_device *cuda, const mz_call *call) {
     scale_rows_kernel<<<all, THREADS, 0, cuda->stream>>>(a);
 }
 MZ_CUDA_KERNEL(matrix_scale_rows, launch_scale_rows, scale_rows_prepare)
-
-struct polynomial {
-    float at[3];
-};
-
-// y = c₀·I + c₁·a + c₂·a2, N elements a thread; N = 8 where rows are whole vectors.
-template <int N>
-__global__ void __launch_bounds__(THREADS)
-    polynomial_kernel(mz_cu_array a, mz_cu_array a2, mz_cu_array y, int64_t n, int64_t side, polynomial c) {
-    const int64_t first = thread_index<THREADS>() * N;
-    float x[N], x2[N];
-    if (first >= n)
-        return;
-    load<N>(a, first, x);
-    load<N>(a2, first, x2);
-    const int64_t row = first / side, column = first - row * side, diagonal = row % side;
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        const float constant = column + k == diagonal ? c.at[0] : 0;
-        x[k] = __fmaf_rn(c.at[2], x2[k], __fmaf_rn(c.at[1], x[k], constant));
-    }
-    store<N>(y, first, x);
-}
-
-static void launch_polynomial(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_cu_array a = mz_cuda_array(mz_in(call, matrix_polynomial, a)),
-                      a2 = mz_cuda_array(mz_in(call, matrix_polynomial, a2)),
-                      y = mz_cuda_array(mz_out(call, matrix_polynomial, y));
-    const mz_tensor *out = mz_out(call, matrix_polynomial, y);
-    const int64_t n = mz_shape_count(&out->shape), side = mz_cuda_width(out);
-    const float *k = call->attrs.coefficients;
-    const polynomial c = {{k[0], k[1], k[2]}};
-    const int each = side % 8 == 0 ? 8 : 1;
-    launch_threads<THREADS>(cuda, each == 8 ? polynomial_kernel<8> : polynomial_kernel<1>, n / each, a, a2, y, n, side,
-                            c);
-}
-MZ_CUDA_KERNEL(matrix_polynomial, launch_polynomial, storages<"aa", "a">)
