@@ -17,40 +17,59 @@ __device__ __forceinline__ double sum_of_block(double sum) {
     return sum;
 }
 
-// partial[matrix · chunks + chunk] = Σ x² of the chunk.
-__global__ void __launch_bounds__(THREADS) squares_kernel(const float *x, int64_t each, double *partial) {
-    const int64_t first = static_cast<int64_t>(blockIdx.x) * CHUNK;
-    const float *matrix = x + static_cast<int64_t>(blockIdx.y) * each;
-    double sum = 0;
+// Elements of one chunk of a matrix, zeros after its end: vector v of a thread is elements (v·THREADS + thread)·N … + N
+// - 1. N = 8 where matrices begin at vectors, else 1.
+template <int N> struct chunk {
+    static constexpr int VECTORS = CHUNK / THREADS / N;
+    int64_t first, end; // the thread's first element, and the matrix's end
+
+    __device__ __forceinline__ chunk(int64_t matrix, int64_t number, int64_t each)
+        : first(matrix * each + number * CHUNK + static_cast<int64_t>(threadIdx.x) * N), end((matrix + 1) * each) {}
+    // f(i, v) for each vector v inside the matrix, at element i.
+    template <class F> __device__ __forceinline__ void for_vectors(F f) const {
 #pragma unroll
-    for (int k = 0; k < CHUNK / THREADS; k++) {
-        const int64_t i = first + k * THREADS + threadIdx.x;
-        const double one = i < each ? matrix[i] : 0;
-        sum += one * one;
+        for (int v = 0; v < VECTORS; v++)
+            if (first + v * THREADS * N < end)
+                f(first + v * THREADS * N, v);
     }
+};
+
+// partial[matrix · chunks + chunk] = Σ x² of the chunk.
+template <int N>
+__global__ void __launch_bounds__(THREADS) squares_kernel(const float *x, int64_t each, double *partial) {
+    const chunk<N> mine(blockIdx.y, blockIdx.x, each);
+    float values[mine.VECTORS][N] = {};
+    double sum = 0;
+    mine.for_vectors([&](int64_t i, int v) { load<N>({const_cast<float *>(x), MEZZO_F32}, i, values[v]); });
+    for_each<mine.VECTORS, N>(
+        [&](int v, int k) { sum += static_cast<double>(values[v][k]) * static_cast<double>(values[v][k]); });
     sum = sum_of_block(sum);
     if (threadIdx.x == 0)
         partial[static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x] = sum;
 }
 
+// The last chunk comes first: of what squares_kernel has read, the end may still be in L2.
+template <int N>
 __global__ void __launch_bounds__(THREADS)
     normalize_kernel(const float *x, mz_cu_array y, int64_t each, float eps, float alpha, const double *partial) {
     __shared__ float factor;
-    const double *mine = partial + static_cast<int64_t>(blockIdx.y) * gridDim.x;
+    const int64_t matrix = gridDim.y - 1 - blockIdx.y;
+    const chunk<N> mine(matrix, gridDim.x - 1 - blockIdx.x, each);
+    float values[mine.VECTORS][N];
     double sum = 0;
+    mine.for_vectors([&](int64_t i, int v) { load<N>({const_cast<float *>(x), MEZZO_F32}, i, values[v]); });
     for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS)
-        sum += mine[c];
+        sum += partial[matrix * gridDim.x + c];
     sum = sum_of_block(sum);
     if (threadIdx.x == 0)
         factor = static_cast<float>(static_cast<double>(alpha) / fmax(sqrt(sum), static_cast<double>(eps)));
     __syncthreads();
-    const int64_t first = static_cast<int64_t>(blockIdx.x) * CHUNK, before = static_cast<int64_t>(blockIdx.y) * each;
+    mine.for_vectors([&](int64_t i, int v) {
 #pragma unroll
-    for (int k = 0; k < CHUNK / THREADS; k++) {
-        const int64_t i = first + k * THREADS + threadIdx.x;
-        if (i < each)
-            store1(y, before + i, x[before + i] * factor);
-    }
+        for (int k = 0; k < N; k++)
+            values[v][k] *= factor;
+        store<N>(y, i, values[v]);
+    });
 }
 
 static int64_t elements_of_matrix(const mz_shape *s) {
@@ -70,9 +89,12 @@ static void launch_normalize(const mz_cuda_device *cuda, const mz_call *call) {
     const dim3 grid(blocks_of(each, CHUNK), static_cast<unsigned>(mz_shape_count(&in->shape) / each));
     const float *x = data_of<float>(in);
     double *partial = static_cast<double *>(call->workspace);
-    squares_kernel<<<grid, THREADS, 0, cuda->stream>>>(x, each, partial);
-    normalize_kernel<<<grid, THREADS, 0, cuda->stream>>>(x, mz_cuda_array(mz_out(call, matrix_normalize, y)), each,
-                                                         call->attrs.eps, call->attrs.alpha, partial);
+    const bool whole = each % 8 == 0 && reinterpret_cast<uintptr_t>(x) % sizeof(uint4) == 0;
+    const auto squares = whole ? squares_kernel<8> : squares_kernel<1>;
+    const auto normalize = whole ? normalize_kernel<8> : normalize_kernel<1>;
+    squares<<<grid, THREADS, 0, cuda->stream>>>(x, each, partial);
+    normalize<<<grid, THREADS, 0, cuda->stream>>>(x, mz_cuda_array(mz_out(call, matrix_normalize, y)), each,
+                                                  call->attrs.eps, call->attrs.alpha, partial);
 }
 MZ_CUDA_KERNEL(matrix_normalize, launch_normalize, normalize_prepare)
 
