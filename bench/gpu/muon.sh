@@ -1,24 +1,41 @@
 #!/usr/bin/env bash
-# muon [1.5B]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns, bf16 and fp8, a 1.5B shape at 262,144 tokens (steps.csv; with the word, that
-# alone); whether two runs, and a resumed one, have the same bits (bits.csv); where the time goes (ops.csv).
+# muon [1.5B]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the floors are
+# (calls.csv, of ops.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with the word, at 262,144 and
+# nothing else); whether two runs, and a resumed one, have the same bits (bits.csv); in fp8.
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \
     "--model gpt2 --layers 2 --heads 2 --d-model 48 --vocab 512 --seq-len 32 --batch-size 2")
 n=$(pick 26 8)
-124M() {
-    for turn in 1 2; do for o in adamw muon; do
+124M() { # TURN
+    for o in adamw muon normuon; do
         # shellcheck disable=SC2086
-        ! time_for 15 "$o, turn $turn" || steps "$o-bf16-$turn" $gpt2 --precision bf16 --dropout 0 --steps "$n" --optimizer $o
-    done; done
+        ! time_for 12 "$o, turn $1" || steps "$o-bf16-$1" $gpt2 --precision bf16 --dropout 0 --steps "$n" --optimizer $o
+    done
+}
+calls() {
+    local line
+    # shellcheck disable=SC2086
+    time_for 12 profile && steps profile $gpt2 --precision bf16 --dropout 0 --steps 8 --optimizer muon --profile 2 || return
+    cp profile/profile/ops.csv "$out/"
+    while IFS='|' read -r -a line; do row calls.csv phase,call,tensors,calls,ms,share_of_peak "${line[@]}"; done < <(python3 -c '
+import collections, csv
+table = collections.defaultdict(lambda: [0, 0, 0])
+for op in csv.DictReader(open("profile/profile/ops.csv")):
+    is_update = op["phase"] not in ("forward", "backward")
+    row = table[op["phase"], op["op"] if is_update else "all", op["tensors"] if is_update and op["op"] == "matmul" else ""]
+    for i, column in enumerate(("calls_per_step", "ms_per_step", "floor_ms_per_step")):
+        row[i] += float(op[column])
+for key, (calls, ms, floor) in sorted(table.items(), key=lambda one: -one[1][1]):
+    print("%s|%g|%.3f|%.2f" % ("|".join(key), calls, ms, floor / ms if ms > 0 else 0))
+')
+}
+fp8() {
     for o in adamw muon; do
         # shellcheck disable=SC2086
-        ! time_for 15 "$o in fp8" || steps "$o-fp8" $gpt2 --precision fp8 --dropout 0 --steps "$n" --optimizer $o
+        ! time_for 12 "$o in fp8" || steps "$o-fp8" $gpt2 --precision fp8 --dropout 0 --steps "$n" --optimizer $o
     done
-    # shellcheck disable=SC2086
-    ! time_for 15 profile || { steps profile $gpt2 --precision bf16 --dropout 0 --steps 8 --optimizer muon \
-        --profile 2 && cp profile/profile/ops.csv "$out/"; }
-    # shellcheck disable=SC2086
-    ! time_for 15 normuon || steps normuon $gpt2 --precision bf16 --dropout 0 --steps "$n" --optimizer normuon
+}
+bits() {
     small=(--data "$text" --tokenizer byte --device "$device" --model gpt2 --layers 2 --heads 2 --d-model 66 --precision bf16 --seq-len 64 \
         --batch-size 4 --warmup 1 --eval-every 0 --eval-iters 1
         --eval-final=false --sample-every -1 --quiet --schedule-steps 6)
@@ -36,12 +53,23 @@ n=$(pick 26 8)
         rm -rf a b c
     done
 }
-[[ ${1:-} == 1.5B ]] || 124M
-# shellcheck disable=SC2046
-for o in adamw muon; do
-    ! time_for 40 "$o, 1.5B" || steps "$o-1.5B-262144" $(pick \
-        "--model gpt2 --layers 48 --heads 25 --d-model 1600 --vocab 50304 --seq-len 1024 --batch-size 8 --global-batch 256" \
-        "--model gpt2 --layers 2 --heads 2 --d-model 48 --seq-len 32 --batch-size 2 --global-batch 4") --recompute true --precision bf16 \
-        --dropout 0 --steps 5 --optimizer $o
-done
+1.5B() { # SECONDS SEQUENCES
+    # shellcheck disable=SC2046
+    for o in adamw muon; do
+        ! time_for "$1" "$o, 1.5B" || steps "$o-1.5B-$(($2 * 1024))" $(pick \
+            "--model gpt2 --layers 48 --heads 25 --d-model 1600 --vocab 50304 --seq-len 1024 --batch-size 8 --global-batch $2" \
+            "--model gpt2 --layers 2 --heads 2 --d-model 48 --seq-len 32 --batch-size 2 --global-batch 4") --recompute true --precision bf16 \
+            --dropout 0 --steps 5 --optimizer $o
+    done
+}
+if [[ ${1:-} == 1.5B ]]; then
+    1.5B 40 256
+else
+    124M 1
+    calls
+    124M 2
+    1.5B 18 64
+    bits
+    fp8
+fi
 exit 0
