@@ -5,7 +5,8 @@ usage: bench/onnx_torch.py MEZZO [--models LIST] [--rounds N] [--steps N] [--sec
 
 Each model is made and exported by torch.onnx in a process of its own, which then compiles it and waits. PyTorch trains under autocast with the
 fused AdamW on one batch that is on the device, Mezzo by `mezzo train --model FILE.onnx`, which draws, checks and transfers another batch for each
-step. Both wait for the device after every 5 steps. A row has the median of a round's fives and is written at once; lines that begin with "onnx:"
+step. Both wait for the device after every 5 steps. A row has the median of a round's fives and is written at once, Mezzo's with the host's part
+of a step: drawing, writing, launching (the rest) and waiting for results (read_ms: most of a step where the device limits). Lines that begin with "onnx:"
 have the medians of the rounds, or what failed; NAME-ops.csv is Mezzo's profile. The last 8 s of each model are Mezzo's: where PyTorch has not
 compiled by then, Mezzo runs alone.
 Needs torch, onnx, onnxscript and, but for resnet18, transformers. Writes into the current folder.
@@ -23,7 +24,8 @@ import tempfile
 import threading
 import time
 
-FIELDS = ["model", "system", "round", "batch", "shape", "step_ms", "mib", "loss", "device", "commit", "command"]
+HOST = ["draw_ms", "write_ms", "read_ms"]  # Mezzo's times on the host: a batch drawn, and written; results waited for
+FIELDS = ["model", "system", "round", "batch", "shape", "step_ms", *HOST, "launch_ms", "mib", "loss", "device", "commit", "command"]
 EACH = 5  # steps from one wait to the next
 BATCH = {"gpt2": 16, "llama": 16, "vit": 64, "resnet18": 128, "bert": 16}
 
@@ -157,13 +159,16 @@ def run_mezzo(o, name, more=()):
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60 if o.device == "cuda" else None)
     except subprocess.TimeoutExpired:
-        return None, None, "stopped after 60 s", command
+        return None, None, "stopped after 60 s", command, {}
     if done.returncode:
-        return None, None, " ".join(done.stderr.strip().splitlines()[-1:]), command
+        return None, None, " ".join(done.stderr.strip().splitlines()[-1:]), command, {}
     with open(f"{name}-run/metrics.jsonl") as file:
         rows = [row for row in map(json.loads, file) if "train/loss" in row]
-    times = [row["perf/step_ms"] for row in rows if "perf/step_ms" in row][-(o.steps // EACH // 2):]
-    return statistics.median(times), max(row.get("perf/memory_bytes", 0) for row in rows) / 2**20, rows[-1]["train/loss"], command
+    last = [row for row in rows if "perf/step_ms" in row][-(o.steps // EACH // 2):]
+    host = {key: statistics.median(row[f"perf/{key}"] for row in last) for key in HOST}
+    host["launch_ms"] = statistics.median(row["perf/step_ms"] - sum(row[f"perf/{key}"] for key in HOST) for row in last)
+    step = statistics.median(row["perf/step_ms"] for row in last)
+    return step, max(row.get("perf/memory_bytes", 0) for row in rows) / 2**20, rows[-1]["train/loss"], command, {key: round(ms, 3) for key, ms in host.items()}
 
 
 def main():
@@ -218,10 +223,10 @@ def main():
             said_last = ([line for line in lines_said if "Error" in line] or lines_said)[-1:]
         return "no time was left" if workers[name].poll() is None else f"{' '.join(said_last)[:200]} (see {name}.torch.log)"
 
-    def note(name, system, number, ms, mib, loss, command=""):
+    def note(name, system, number, ms, mib, loss, command="", host={}):
         rows.append(dict(model=name, system=system, round=number, batch=o.batch or BATCH[name], shape=f"{o.layers} layers" if name != "resnet18" else "224x224",
-                         step_ms=round(ms, 3) if ms else "", mib=round(mib) if mib else "", loss=loss, device=o.card or o.device, commit=o.commit, command=" ".join(command)))
-        print(f"{name:9} {system:6} round {number}: {f'{ms:.2f} ms' if ms else loss}{f', {mib:.0f} MiB' if mib else ''}", flush=True)
+                         step_ms=round(ms, 3) if ms else "", **host, mib=round(mib) if mib else "", loss=loss, device=o.card or o.device, commit=o.commit, command=" ".join(command)))
+        print(f"{name:9} {system:6} round {number}: {f'{ms:.2f} ms' if ms else loss}{f', {mib:.0f} MiB' if mib else ''}{''.join(f', {key[:-3]} {value}' for key, value in host.items())}", flush=True)
         if o.csv:
             with open(o.csv, "a", newline="") as file:
                 writer = csv.DictWriter(file, FIELDS, lineterminator="\n")

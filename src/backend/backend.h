@@ -95,6 +95,11 @@ typedef struct mz_fetch { // a copy from the device to the host
     void *event; // the backend's own object
 } mz_fetch;
 
+typedef struct mz_upload { // memory of the host from which the device copies
+    void *host;
+    size_t bytes;
+} mz_upload;
+
 // A captured graph has these streams: collectives have one for themselves, and deferred calls run on the last.
 enum { MZ_STREAMS = 4, MZ_STREAM_COLLECTIVE = 2, MZ_STREAM_DEFERRED = MZ_STREAMS - 1 };
 
@@ -131,9 +136,6 @@ typedef struct mz_backend {
     mezzo_status (*alloc)(mezzo_device *device, size_t bytes, void **out);
     void (*release)(mezzo_device *device, void *data);
     mezzo_status (*write)(mezzo_device *device, void *dst, const void *host, size_t bytes);
-    // Optional: announces that single writes of this number of bytes will come while earlier work runs, and should not
-    // wait for it.
-    mezzo_status (*expect_writes)(mezzo_device *device, size_t bytes);
     mezzo_status (*read)(mezzo_device *device, void *host, const void *src, size_t bytes);
     mezzo_status (*zero)(mezzo_device *device, void *dst, size_t bytes);
     // Copies `rows` rows of `width` bytes on the device, which begin `dst_pitch` and `src_pitch` bytes apart.
@@ -147,6 +149,15 @@ typedef struct mz_backend {
     mezzo_status (*fetch)(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
     mezzo_status (*fetched)(mezzo_device *device, mz_fetch *fetch, const void **host);
     void (*fetch_close)(mezzo_device *device, mz_fetch *fetch); // NULL is allowed
+    // Optional: these write without a copy on the host. upload enqueues a copy of the first bytes of the object's
+    // memory to `dst`, in order with the device's work, which it does not wait for; after upload_wait the host may
+    // change that memory again. The object's owner closes it before the device. Writes of fewer than upload_least bytes
+    // reach the device as early by `write`, which needs no wait.
+    size_t upload_least;
+    mezzo_status (*upload_open)(mezzo_device *device, size_t bytes, mz_upload **out); // host memory is zeroed
+    mezzo_status (*upload)(mezzo_device *device, mz_upload *upload, void *dst, size_t bytes);
+    mezzo_status (*upload_wait)(mezzo_device *device, mz_upload *upload);
+    void (*upload_close)(mezzo_device *device, mz_upload *upload); // NULL is allowed
     // Optional (NULL on CPUs): all work enqueued between begin and end becomes one graph, which launch replays.
     mezzo_status (*capture_begin)(mezzo_device *device);
     mezzo_status (*capture_end)(mezzo_device *device, void **graph);

@@ -181,11 +181,12 @@ static mezzo_status book(mezzo_program *p, const mezzo_graph *graph, const mezzo
         return too_large(p, graph, options, &m, &info);
     MEZZO_TRY(status);
     p->rng = (mz_rng_state *)(void *)p->inputs;
-    p->host_inputs = mz_alloc(MZ_INPUTS_AT + p->c.plan.inputs, 1);
+    const size_t inputs = MZ_INPUTS_AT + p->c.plan.inputs;
+    if (b->upload_open != NULL && inputs >= b->upload_least)
+        MEZZO_TRY(b->upload_open(p->device, inputs, &p->upload));
+    p->host_inputs = p->upload != NULL ? p->upload->host : mz_alloc(inputs, 1);
     if (!p->host_inputs)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (b->expect_writes != NULL)
-        MEZZO_TRY(b->expect_writes(p->device, MZ_INPUTS_AT + p->c.plan.inputs));
     const float one = 1.0f;
     return b->write(p->device, p->one, &one, sizeof one);
 }
@@ -394,7 +395,10 @@ void mezzo_program_free(mezzo_program *p) {
     mz_free(p->post_gradient_after);
     b->release(p->device, p->inspection);
     mz_compiled_free(&p->c);
-    mz_free(p->host_inputs);
+    if (p->upload == NULL)
+        mz_free(p->host_inputs);
+    else
+        b->upload_close(p->device, p->upload);
     mz_free(p->address);
     mz_free(p->pairs);
     mz_free(p->staging);
@@ -404,26 +408,55 @@ void mezzo_program_free(mezzo_program *p) {
 
 // --- data in and out -----------------------------------------------------------------------------------------------
 
+// Returns the value that is an input of this name; the number of values: there is none.
+static size_t input_of(const mezzo_graph *g, const char *name) {
+    size_t i = 0;
+    while (i < g->n_values && (g->values[i].kind != MZ_VALUE_INPUT || strcmp(g->values[i].name, name) != 0))
+        i++;
+    return i;
+}
+
+static size_t value_bytes(const mz_value *v) {
+    return (size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype);
+}
+
+static char *on_host(const mezzo_program *p, size_t value) {
+    return p->host_inputs + ((char *)p->address[value] - p->inputs);
+}
+
+mezzo_status mz_program_open_inputs(mezzo_program *p) {
+    if (p->upload == NULL || p->written) // no copy has begun since a write
+        return MEZZO_OK;
+    return p->device->backend->upload_wait(p->device, p->upload);
+}
+
+void *mz_program_host_input(const mezzo_program *p, const char *input, size_t bytes) {
+    const mezzo_graph *g = p->c.graph;
+    const size_t i = input_of(g, input);
+    const bool there = i < g->n_values && !g->values[i].state && value_bytes(&g->values[i]) == bytes;
+    return there ? on_host(p, i) : NULL;
+}
+
 mezzo_status mezzo_program_write(mezzo_program *p, const char *input, const void *data, size_t bytes) {
     MZ_REQUIRE(p, input, data);
     const mezzo_graph *g = p->c.graph;
-    for (size_t i = 0; i < g->n_values; ++i) {
-        const mz_value *v = &g->values[i];
-        if (v->kind != MZ_VALUE_INPUT || strcmp(v->name, input) != 0)
-            continue;
-        size_t want = (size_t)mz_shape_count(&v->shape) * mezzo_dtype_size(v->dtype);
-        char shape[64];
-        if (bytes != want)
-            return mz_fail(MEZZO_ERR_INVALID, "input %s is %s of shape %s, %zu bytes; got %zu", input,
-                           mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), want, bytes);
-        if (v->state)
-            return p->device->backend->write(p->device, p->address[i], data, bytes);
-        MEZZO_TRY(mz_input_take(&p->rules[i], input, data, bytes / sizeof(int32_t)));
-        mz_copy(p->host_inputs + ((char *)p->address[i] - p->inputs), data, bytes);
-        p->written = true;
-        return MEZZO_OK;
-    }
-    return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s", input);
+    const size_t i = input_of(g, input);
+    if (i == g->n_values)
+        return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s", input);
+    const mz_value *v = &g->values[i];
+    char shape[64];
+    if (bytes != value_bytes(v))
+        return mz_fail(MEZZO_ERR_INVALID, "input %s is %s of shape %s, %zu bytes; got %zu", input,
+                       mezzo_dtype_name(v->dtype), mz_shape_text(&v->shape, shape, sizeof shape), value_bytes(v),
+                       bytes);
+    if (v->state)
+        return p->device->backend->write(p->device, p->address[i], data, bytes);
+    MEZZO_TRY(mz_input_take(&p->rules[i], input, data, bytes / sizeof(int32_t)));
+    MEZZO_TRY(mz_program_open_inputs(p));
+    if (data != on_host(p, i))
+        mz_copy(on_host(p, i), data, bytes);
+    p->written = true;
+    return MEZZO_OK;
 }
 
 mezzo_status mz_program_share_state(mezzo_program *p, const mezzo_program *owner) {

@@ -81,6 +81,7 @@ struct mezzo_program {
     void *arena, *workspace;
     char *inputs;                  // on the device: the random state, then every input; one copy transfers both
     char *host_inputs;             // the next run copies them to the device
+    mz_upload *upload;             // owns host_inputs; NULL: the program does
     bool written;                  // inputs have changed since the last run
     mz_input_rule *rules;          // per value
     bool ready;                    // every input was written
@@ -122,6 +123,11 @@ mezzo_status mz_program_follow_scales(mezzo_program *program);
 mezzo_status mz_program_fresh(const mezzo_program *program, bool *fresh);
 mezzo_status mz_program_run_call(mezzo_program *program, size_t call, bool fresh); // runs one call, and the hook
 void mz_program_wrote_gradients(mezzo_program *program); // called after mz_program_run_call: gradients exist now
+// Waits until the host may change the memory of inputs.
+mezzo_status mz_program_open_inputs(mezzo_program *program);
+// Returns the host's memory of an input, which the caller may fill after mz_program_open_inputs and before it passes it
+// to mezzo_program_write; NULL: there is no such input of so many bytes.
+void *mz_program_host_input(const mezzo_program *program, const char *input, size_t bytes);
 mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 // Declares fused_calls.c. Of neighbours that one kernel may run, the second's results must not lie in the first's
 // memory.

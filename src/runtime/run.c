@@ -19,9 +19,13 @@ static void bind_scale(mezzo_program *p, const mezzo_scaler *scaler) {
 static mezzo_status prepare(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step) {
     mz_rng_state rng = {seed, step};
     bind_scale(p, scaler);
+    const mz_backend *b = p->device->backend;
+    if (!p->written)
+        return b->write(p->device, p->inputs, &rng, sizeof rng);
+    const size_t bytes = MZ_INPUTS_AT + p->c.plan.inputs;
     memcpy(p->host_inputs, &rng, sizeof rng);
-    size_t bytes = p->written ? MZ_INPUTS_AT + p->c.plan.inputs : sizeof rng;
-    MEZZO_TRY(p->device->backend->write(p->device, p->inputs, p->host_inputs, bytes));
+    MEZZO_TRY(p->upload != NULL ? b->upload(p->device, p->upload, p->inputs, bytes)
+                                : b->write(p->device, p->inputs, p->host_inputs, bytes));
     p->written = false;
     return MEZZO_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "data/labelled.h"
 #include "io/file.h"
+#include "runtime/program.h"
 
 const mz_task_kind *mz_task_kind_of(mezzo_model_purpose purpose) {
     static const mz_task_kind *const kinds[] = {[MEZZO_TASK_LANGUAGE] = &mz_task_language,
@@ -166,15 +167,37 @@ void mz_source_close(mz_source *source) {
     if (source == NULL)
         return;
     source->task->kind->close_source(source);
-    mz_examples_free(&source->examples);
+    if (source->program == NULL)
+        mz_examples_free(&source->examples);
     mz_free(source->logits);
     mz_free(source->prediction);
     mz_free(source);
 }
 
+mezzo_status mz_source_bind(mz_source *source, mezzo_program *program) {
+    void *memory[MZ_MODEL_INPUTS];
+    mz_examples *x = &source->examples;
+    for (int i = 0; i < x->n; i++) {
+        memory[i] = mz_program_host_input(program, x->input[i].name, x->input[i].bytes);
+        if (memory[i] == NULL)
+            return mz_fail(MEZZO_ERR_INVALID, "the program has no input %s of %zu bytes", x->input[i].name,
+                           x->input[i].bytes);
+    }
+    MEZZO_TRY(mz_program_open_inputs(program));
+    for (int i = 0; i < x->n; i++) { // some inputs never change
+        memcpy(memory[i], x->input[i].data, x->input[i].bytes);
+        mz_free(x->input[i].data);
+        x->input[i].data = memory[i];
+    }
+    source->program = program;
+    return MEZZO_OK;
+}
+
 mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size) {
     const mz_task *task = source->task;
     source->sound = false;
+    if (source->program != NULL)
+        MEZZO_TRY(mz_program_open_inputs(source->program));
     mezzo_status status = task->kind->draw(source, k);
     if (fault == NULL)
         return status;

@@ -41,7 +41,8 @@ typedef struct mz_batch_score {
 // next one, is the only state.
 typedef struct mz_source {
     const struct mz_task *task; // borrowed
-    mz_examples examples;       // the batch that was drawn last; owned
+    mz_examples examples;       // the batch that was drawn last; owned, but for a bound source
+    mezzo_program *program;     // whose memory of inputs holds the examples (mz_source_bind); NULL: none
     uint64_t position;          // kept by a caller that goes through the source in order
     uint64_t batches;           // of one pass
     float *logits;              // [targets, classes], where accuracy is counted; NULL elsewhere
@@ -194,6 +195,9 @@ mezzo_data_mark mz_task_mark(const mz_task *task, mz_set set); // bytes 0: there
 mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int64_t rows, uint64_t seed, bool scores,
                             mz_source **out);
 void mz_source_close(mz_source *source); // NULL is allowed
+// Makes the memory of the program's inputs that of the examples, so that mz_examples_write copies nothing to this
+// program. The program stays as long as the source is drawn from.
+mezzo_status mz_source_bind(mz_source *source, mezzo_program *program);
 // Draws batch number k into source->examples; every batch is drawn here. With `fault` of `size` bytes (NULL: no check)
 // the batch is checked, and a bad one becomes blank, of no weight, with what is wrong in `fault`; "" = nothing.
 mezzo_status mz_source_draw(mz_source *source, uint64_t k, char *fault, size_t size);

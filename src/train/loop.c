@@ -149,8 +149,9 @@ static void add_waits(mz_training *run, double read) {
     mz_report *r = &run->report;
     bool queue = run->engine.device->backend->queue;
     if (!queue || read < done_already)
-        r->rates.waits += r->data_seconds - r->data_before;
-    r->data_before = r->data_seconds;
+        r->rates.waits += mz_report_data_seconds(r) - r->data_before;
+    r->host[MZ_HOST_READ] += read;
+    r->data_before = mz_report_data_seconds(r);
 }
 
 // Reads finished steps in order, because the guard may undo the steps after a bad one.
@@ -187,7 +188,7 @@ static void watch_cores(mz_training *run, double seconds, double cpu) {
 
 // Takes one step, and handles the newest step that can be read without waiting.
 static mezzo_status step(mz_training *run, bool read_all) {
-    const double start = mz_seconds(), cpu = mz_cpu_seconds(), data = run->report.data_seconds;
+    const double start = mz_seconds(), cpu = mz_cpu_seconds(), data = mz_report_data_seconds(&run->report);
     uint64_t batches = run->data->position;
     run->engine.counting = run->engine.magnitudes != NULL && due(run->step + 1, run->config.histograms_every);
     run->engine.comparing = run->engine.counterfactual != NULL && due(run->step + 1, run->config.counterfactual_every);
@@ -203,7 +204,7 @@ static mezzo_status step(mz_training *run, bool read_all) {
     mz_profile_pop(run->profile);
     const double seconds = mz_seconds() - start;
     run->report.step_seconds += seconds;
-    watch_cores(run, seconds - (run->report.data_seconds - data), mz_cpu_seconds() - cpu);
+    watch_cores(run, seconds - (mz_report_data_seconds(&run->report) - data), mz_cpu_seconds() - cpu);
     return status == MEZZO_OK ? mz_profile_step_end(run) : status;
 }
 

@@ -117,6 +117,11 @@ static double waits(const mz_training *run) { // of one step since the last repo
     return n > 0 ? (run->report.rates.waits - run->report.rates.reported_waits) / (double)n : (double)NAN;
 }
 
+static double host_ms(const mz_training *run, mz_host_work work) { // of one step since the last report
+    const int64_t n = run->step - run->report.reported_step;
+    return n > 0 ? 1e3 * (run->report.host[work] - run->report.reported_host[work]) / (double)n : (double)NAN;
+}
+
 static double newest_validation(const mz_training *run) {
     const mz_validation *sample = &run->report.val[MZ_VAL_SAMPLE], *whole = &run->report.val[MZ_VAL_WHOLE];
     return whole->step >= sample->step ? whole->score.loss : sample->score.loss;
@@ -283,6 +288,9 @@ mezzo_status mz_run_log_step(mz_training *run) {
         mz_metric_number(rate, p.tokens_per_second),
         mz_metric_number("perf/step_ms", p.step_ms),
         mz_metric_number("perf/wait_ms", p.wait_ms),
+        mz_metric_number("perf/draw_ms", host_ms(run, MZ_HOST_DRAW)),
+        mz_metric_number("perf/write_ms", host_ms(run, MZ_HOST_WRITE)),
+        mz_metric_number("perf/read_ms", host_ms(run, MZ_HOST_READ)),
         mz_metric_number("perf/model_tflops", p.model_tflops),
         mz_metric_int("perf/memory_bytes", (int64_t)p.memory_bytes),
     };
@@ -301,6 +309,7 @@ mezzo_status mz_run_log_step(mz_training *run) {
     run->report.reported_step = run->step;
     run->report.reported_seconds = run->report.step_seconds;
     run->report.rates.reported_waits = run->report.rates.waits;
+    memcpy(run->report.reported_host, run->report.host, sizeof run->report.host);
     MEZZO_TRY(mz_metrics_write(run->report.metrics, run->step, row, n));
     if (run->guard.last_bad != run->step)
         MEZZO_TRY(mz_gradient_norms_log(run->report.norms, run->engine.session.train, run->engine.device,

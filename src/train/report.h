@@ -56,6 +56,14 @@ typedef struct mz_validation {
     int64_t step;        // -1: there was none
 } mz_validation;
 
+// Parts of a step's time on the host. The rest of the step enqueues the device's work or, without a queue, does it.
+typedef enum mz_host_work {
+    MZ_HOST_DRAW,  // draws batches and checks them
+    MZ_HOST_WRITE, // writes them to the program
+    MZ_HOST_READ,  // waits for the results of a step
+    MZ_HOST_WORKS
+} mz_host_work;
+
 typedef struct mz_report {
     mz_metrics *metrics;     // NULL: no files are written
     mz_metrics *operands;    // counterfactual.jsonl; NULL: it is not written
@@ -63,13 +71,13 @@ typedef struct mz_report {
     mz_gradient_norms *norms;
     mz_saturation *saturation;
     mz_health health;
-    bool unhealthy;                   // as of the last verdict
-    mz_validation val[MZ_VAL_KINDS];  // the last one of each kind; losses of two kinds are not comparable
-    double best_val_loss;             // the lowest of the kind that mz_run_val_kind returns; NaN: none
-    char no_number[1024];             // why the last validation has no loss; "": it has one
-    double started, step_seconds;     // the clock at the start; seconds spent in steps
-    double data_seconds, data_before; // seconds for drawing and transferring batches: in all, and before the present
-                                      // step
+    bool unhealthy;                  // as of the last verdict
+    mz_validation val[MZ_VAL_KINDS]; // the last one of each kind; losses of two kinds are not comparable
+    double best_val_loss;            // the lowest of the kind that mz_run_val_kind returns; NaN: none
+    char no_number[1024];            // why the last validation has no loss; "": it has one
+    double started, step_seconds;    // the clock at the start; seconds spent in steps
+    double host[MZ_HOST_WORKS], reported_host[MZ_HOST_WORKS]; // seconds in all, and at the last report
+    double data_before; // seconds for batches (mz_report_data_seconds) before the present step
     mz_pause_time pauses[MZ_PAUSES];
     double reported_seconds; // step_seconds at the last report
     int64_t reported_step;
@@ -77,6 +85,11 @@ typedef struct mz_report {
     size_t memory; // bytes that the run takes
     mezzo_train_result result;
 } mz_report;
+
+// Returns the seconds in which batches were drawn and written, in all.
+static inline double mz_report_data_seconds(const mz_report *report) {
+    return report->host[MZ_HOST_DRAW] + report->host[MZ_HOST_WRITE];
+}
 
 mezzo_status mz_report_open(struct mz_training *run);                              // called once the engine is built
 void mz_report_close(struct mz_training *run);                                     // a zeroed one is allowed

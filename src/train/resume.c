@@ -56,6 +56,7 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
     MEZZO_TRY(mezzo_checkpoint_load(path, &c));
     run->step = run->report.reported_step = c.step;
     run->report.reported_seconds = run->report.step_seconds;
+    memcpy(run->report.reported_host, run->report.host, sizeof run->report.host);
     const mz_val_kind kind = c.val_sampled ? MZ_VAL_SAMPLE : MZ_VAL_WHOLE;
     run->report.val[kind] =
         (mz_validation){{c.val_loss, (double)NAN, (double)NAN, (double)NAN, 0, 0}, isnan(c.val_loss) ? -1 : c.step};

@@ -217,6 +217,7 @@ static mezzo_status open_parts(mezzo_device *device, bool joins, const mezzo_con
     MEZZO_TRY(settle_precision(run));
     MEZZO_TRY(follow_precision(run));
     MEZZO_TRY(mz_engine_build(&run->engine, &run->config, run->task->kind->scores || draws_pictures(run)));
+    MEZZO_TRY(mz_source_bind(run->data, run->engine.session.train));
     MEZZO_TRY(open_sampler(run));
     MEZZO_TRY(mz_guard_open(run));
     MEZZO_TRY(mz_replay_open(run));

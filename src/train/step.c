@@ -17,7 +17,9 @@ uint64_t mz_run_batch(const mz_training *run, uint64_t begin, int64_t i) {
 }
 
 static mezzo_status draw(mz_training *run, uint64_t batch, char *fault, size_t size) {
+    const double start = mz_seconds();
     const mezzo_status status = mz_guard_draw(run, batch, fault, size);
+    run->report.host[MZ_HOST_DRAW] += mz_seconds() - start;
     run->data_failed = status != MEZZO_OK;
     return status;
 }
@@ -59,7 +61,6 @@ mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i) {
 // Runs forward and backward of the next micro batch, and adds its gradients.
 static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool first) {
     const uint64_t batch = mz_run_batch(run, run->data->position, i);
-    const double start = mz_seconds();
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT_DATA(run, step, i, run->data->position);
     mz_profile_push(run->profile, "data");
@@ -69,6 +70,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
         memcpy(run->guard.batch[step & 1], fault, sizeof fault);
         MEZZO_TRY(mz_guard_bad_batch(run));
     }
+    const double start = mz_seconds();
     mz_profile_push(run->profile, "inputs");
     MEZZO_TRY(mz_examples_write(&run->data->examples, run->engine.session.train));
     const mz_input *positions = mz_examples_input(&run->data->examples, MZ_ROLE_POSITIONS);
@@ -76,7 +78,7 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
         mz_rates_count(&run->report.rates, positions);
     MEZZO_TRY(mz_run_write_share(run, step, i));
     mz_profile_pop(run->profile);
-    run->report.data_seconds += mz_seconds() - start;
+    run->report.host[MZ_HOST_WRITE] += mz_seconds() - start;
     bool counts = run->engine.counting && i == 0;
     if (counts)
         MEZZO_TRY(mz_magnitudes_begin(run->engine.magnitudes, run->engine.session.train));

@@ -116,6 +116,50 @@ static mezzo_status queued_read(mezzo_device *device, void *host, const void *sr
     must(mz_device_flush_deferred(device, src, bytes, false));
     return mz_backend_cpu.read(device, host, src, bytes);
 }
+
+// The host's memory of an upload must stay as it is until the host has waited for it.
+typedef struct queued_upload {
+    mz_upload base;
+    void *sent; // what it had when it was uploaded; NULL: it was waited for
+    size_t n;
+} queued_upload;
+static int uploads;
+static mezzo_status queued_upload_open(mezzo_device *device, size_t bytes, mz_upload **out) {
+    (void)device;
+    queued_upload *u = mz_alloc(1, sizeof *u);
+    assert_non_null(u);
+    u->base = (mz_upload){.host = mz_alloc(bytes, 1), .bytes = bytes};
+    assert_non_null(u->base.host);
+    *out = &u->base;
+    return MEZZO_OK;
+}
+static mezzo_status queued_upload_wait(mezzo_device *device, mz_upload *upload) {
+    (void)device;
+    queued_upload *u = (queued_upload *)(void *)upload;
+    if (u->sent != NULL)
+        assert_memory_equal(u->base.host, u->sent, u->n);
+    mz_free(u->sent);
+    u->sent = NULL;
+    return MEZZO_OK;
+}
+static mezzo_status queued_upload_send(mezzo_device *device, mz_upload *upload, void *dst, size_t bytes) {
+    queued_upload *u = (queued_upload *)(void *)upload;
+    assert_null(u->sent);
+    assert_true(bytes <= upload->bytes);
+    u->sent = mz_alloc(bytes, 1);
+    assert_non_null(u->sent);
+    memcpy(u->sent, upload->host, bytes);
+    u->n = bytes;
+    uploads++;
+    return queued_write(device, dst, upload->host, bytes);
+}
+static void queued_upload_close(mezzo_device *device, mz_upload *upload) {
+    if (upload == NULL)
+        return;
+    must(queued_upload_wait(device, upload));
+    mz_free(upload->host);
+    mz_free(upload);
+}
 static mezzo_status queued_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes) {
     must(mz_device_flush_deferred(device, src, bytes, false));
     return mz_backend_cpu.fetch(device, fetch, at, src, bytes);
@@ -255,6 +299,10 @@ static int queue_open(void **state) {
     queued.write = queued_write;
     queued.read = queued_read;
     queued.fetch = queued_fetch;
+    queued.upload_open = queued_upload_open;
+    queued.upload = queued_upload_send;
+    queued.upload_wait = queued_upload_wait;
+    queued.upload_close = queued_upload_close;
     queued.queue = true;
     queued.capture_begin = queued_begin;
     queued.capture_end = queued_end;

@@ -2,8 +2,9 @@
 // device is queued.h's. Broken on purpose to see it fail: an update's constants left out of the comparison, gradients
 // not written in the first micro batch's graph, either half of what one stream must wait for in the other, gradients
 // that nobody writes left as they were, the waits for parts of an update, and each of the places where one that is put
-// off has to be done.
+// off has to be done; a batch drawn, and one written, before its memory was waited for.
 #include "unit/queued.h"
+#include "train/trial.h"
 #include "runtime/passes.h"
 
 // --- training on it ------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ static void train(const char *model, bool captures_too, mezzo_precision precisio
 static void same_training(const char *model, mezzo_precision precision, int micros) {
     static float grads[2][1 << 16];
     trained plain = {.grads = grads[0]}, replayed = {.grads = grads[1]};
-    captures = launches = eager = 0;
+    captures = launches = eager = uploads = 0;
     train(model, false, precision, micros, &plain);
     train(model, true, precision, micros, &replayed);
     size_t bytes = (size_t)plain.params->elements * sizeof(float);
@@ -86,6 +87,7 @@ static void same_training(const char *model, mezzo_precision precision, int micr
     // twice.
     assert_int_equal(captures, (micros > 1 ? 2 : 1) + 1);
     assert_true(launches >= STEPS - 1);
+    assert_int_equal(uploads, STEPS * micros);
     trained *both[] = {&plain, &replayed};
     for (int i = 0; i < 2; i++) {
         both[i]->device->backend = &mz_backend_cpu;
@@ -100,6 +102,40 @@ TEST(replays_have_the_bits_of_single_calls) {
     same_training("gpt2", MEZZO_PRECISION_BF16, 2);
     assert_true(overlapped > 20); // weights' gradients, on a stream of their own
     assert_true(deferred > 20);   // buckets of the update, during the next step's forward
+}
+
+static uint32_t weights_of_run(mezzo_device *device) {
+    static const char *const keys[][2] = {{"model", "toy"},      {"batch-size", "16"}, {"grad-accum", "2"},
+                                          {"precision", "fp32"}, {"steps", "6"},       {"warmup", "0"}};
+    mezzo_config *config;
+    mz_trial *trial;
+    const mz_step_report *report;
+    uint32_t crc;
+    must(mezzo_config_create(&config));
+    for (size_t i = 0; i < MZ_COUNT(keys); i++)
+        must(mezzo_config_set(config, keys[i][0], keys[i][1], "test"));
+    must(mz_trial_open(device, config, NULL, &trial));
+    for (int step = 0; step < 6; step++)
+        must(mz_trial_step(trial, false, &report));
+    must(mz_trial_settle(trial, &report));
+    must(mz_weights_crc(mz_trial_params(trial), &crc));
+    mz_trial_close(trial);
+    mezzo_config_free(config);
+    return crc;
+}
+
+// A run draws into the memory that is uploaded, once it may, and learns what one learns whose batches are copied.
+TEST(batches_are_drawn_where_they_are_uploaded) {
+    mezzo_device *plain, *captures_too;
+    uploads = 0;
+    must(mezzo_device_open("cpu", 1, &plain));
+    must(mezzo_device_open("cpu", 1, &captures_too));
+    captures_too->backend = &queued;
+    assert_int_equal(weights_of_run(plain), weights_of_run(captures_too));
+    assert_int_equal(uploads, 6 * 2);
+    captures_too->backend = &mz_backend_cpu;
+    mezzo_device_close(plain);
+    mezzo_device_close(captures_too);
 }
 
 // Shared experts run beside routed ones, forward and backward, so that each stream waits for the other's results in

@@ -209,17 +209,12 @@ static void cuda_release(mezzo_device *device, void *data) {
 enum { AHEAD = 16 << 10 };
 static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *host, size_t bytes) {
     mz_cuda_stage *s = &cuda->stages[cuda->next_stage];
-    cuda->next_stage = (cuda->next_stage + 1) % cuda->n_stages;
+    cuda->next_stage = (cuda->next_stage + 1) % MZ_CUDA_STAGES;
     MZ_CUDA_TRY(cudaEventSynchronize(s->consumed));
     mz_copy(s->host, host, bytes);
-    if (bytes <= AHEAD) {
-        MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->host, bytes, cudaMemcpyHostToDevice, cuda->stream));
-    } else {
-        MZ_CUDA_TRY(cudaMemcpyAsync(s->device, s->host, bytes, cudaMemcpyHostToDevice, cuda->copies));
-        MZ_CUDA_TRY(cudaEventRecord(s->copied, cuda->copies));
-        MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, s->copied, 0));
-        MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->device, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
-    }
+    if (bytes > AHEAD)
+        return mz_cuda_stage_move(cuda, s, dst, bytes);
+    MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->host, bytes, cudaMemcpyHostToDevice, cuda->stream));
     MZ_CUDA_TRY(cudaEventRecord(s->consumed, cuda->stream));
     return MEZZO_OK;
 }
@@ -227,11 +222,8 @@ static mezzo_status write_piece(mz_cuda_device *cuda, void *dst, const void *hos
 static mezzo_status cuda_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
     MEZZO_TRY(mz_device_flush_deferred(device, dst, bytes, true));
     mz_cuda_device *cuda = mz_cuda(device);
-    const size_t most = cuda->stage_bytes;
-    if (cuda->n_stages == 0)
-        return mz_fail(MEZZO_ERR_MEMORY, "there is no memory to write to the GPU through");
-    for (size_t at = 0; at < bytes; at += most) {
-        size_t n = bytes - at < most ? bytes - at : most;
+    for (size_t at = 0; at < bytes; at += MZ_CUDA_STAGE) {
+        size_t n = bytes - at < MZ_CUDA_STAGE ? bytes - at : MZ_CUDA_STAGE;
         MEZZO_TRY(write_piece(cuda, (char *)dst + at, (const char *)host + at, n));
     }
     return MEZZO_OK;
@@ -313,7 +305,6 @@ const mz_backend mz_backend_cuda = {
     .alloc = cuda_alloc,
     .release = cuda_release,
     .write = cuda_write,
-    .expect_writes = mz_cuda_queue_expect,
     .read = cuda_read,
     .zero = cuda_zero,
     .copy_rows = cuda_copy_rows,
@@ -322,6 +313,11 @@ const mz_backend mz_backend_cuda = {
     .fetch = mz_cuda_fetch,
     .fetched = mz_cuda_fetched,
     .fetch_close = mz_cuda_fetch_close,
+    .upload_least = MZ_CUDA_UPLOAD_LEAST,
+    .upload_open = mz_cuda_upload_open,
+    .upload = mz_cuda_upload,
+    .upload_wait = mz_cuda_upload_wait,
+    .upload_close = mz_cuda_upload_close,
     .capture_begin = mz_cuda_capture_begin,
     .capture_end = mz_cuda_capture_end,
     .capture_launch = mz_cuda_capture_launch,

@@ -7,10 +7,9 @@
 #include "backend/cuda/kernels/launch.h"
 #include "backend/slots.h"
 
-// Writes use a ring of stages, more and larger ones where writes are expected that would not fit. A large write takes
-// about MZ_CUDA_PIECES of them.
-enum { MZ_CUDA_STAGES = 8, MZ_CUDA_PIECES = 32, MZ_CUDA_MOST_STAGES = MZ_CUDA_STAGES + MZ_CUDA_PIECES };
-enum { MZ_CUDA_LEAST_STAGE = 512 << 10, MZ_CUDA_LARGEST_STAGE = 8 << 20 }; // bytes
+// Writes use a ring of stages of so many bytes. What is uploaded has memory of its own, because a write that reached
+// its own first stage again would wait for all earlier work.
+enum { MZ_CUDA_STAGES = 8, MZ_CUDA_STAGE = 512 << 10, MZ_CUDA_UPLOAD_LEAST = 2 * MZ_CUDA_STAGE };
 
 // Holds a part of a write: pinned host memory, and its copy on the device, which the copy stream fills.
 typedef struct mz_cuda_stage {
@@ -42,9 +41,10 @@ typedef struct mz_cuda_device {
     cudaStream_t streams[MZ_STREAMS]; // `stream` is the first, or any of them during a capture
     cudaEvent_t *events;
     size_t n_events, cap_events;
-    mz_cuda_stage stages[MZ_CUDA_MOST_STAGES];
-    int n_stages, next_stage;
-    size_t stage_bytes; // of each
+    mz_cuda_stage stages[MZ_CUDA_STAGES];
+    int next_stage;
+    mz_cuda_stage uploaded; // the device's copy of what was uploaded last, of uploaded_bytes bytes
+    size_t uploaded_bytes;
     cudaEvent_t marks[MZ_MARKS];
     bool capturing;
     mz_cuda_size *sizes;
@@ -108,8 +108,12 @@ void mz_cuda_serial_text(const mz_cuda_device *device, char *text, size_t size);
 
 // queue.c: close takes an object of open, also after an error. mz_backend describes the others.
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda);
-mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes);
 void mz_cuda_queue_close(mz_cuda_device *cuda);
+mezzo_status mz_cuda_stage_move(mz_cuda_device *cuda, const mz_cuda_stage *stage, void *dst, size_t bytes);
+mezzo_status mz_cuda_upload_open(mezzo_device *device, size_t bytes, mz_upload **out);
+mezzo_status mz_cuda_upload(mezzo_device *device, mz_upload *upload, void *dst, size_t bytes);
+mezzo_status mz_cuda_upload_wait(mezzo_device *device, mz_upload *upload);
+void mz_cuda_upload_close(mezzo_device *device, mz_upload *upload);
 mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);
 mezzo_status mz_cuda_fetch(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
 mezzo_status mz_cuda_fetched(mezzo_device *device, mz_fetch *fetch, const void **host);

@@ -1,54 +1,23 @@
-// Holds the device's queue: its streams, the staging buffers of writes, captured graphs, marks.
+// Holds the device's queue: its streams, the staging buffers of writes, uploads, captured graphs, marks.
 #include "backend/cuda/cuda.h"
 
-static mezzo_status add_stages(mz_cuda_device *cuda, int most) {
-    while (cuda->n_stages < most) {
-        mz_cuda_stage *s = &cuda->stages[cuda->n_stages];
-        if (s->host == NULL)
-            MZ_CUDA_TRY(cudaHostAlloc(&s->host, cuda->stage_bytes, cudaHostAllocDefault));
-        if (s->device == NULL)
-            MZ_CUDA_TRY(cudaMalloc(&s->device, cuda->stage_bytes));
-        if (s->copied == NULL)
-            MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
-        if (s->consumed == NULL)
-            MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
-        cuda->n_stages++;
-    }
+static mezzo_status open_stage(mz_cuda_stage *s, size_t bytes) {
+    MZ_CUDA_TRY(cudaHostAlloc(&s->host, bytes, cudaHostAllocDefault));
+    MZ_CUDA_TRY(cudaMalloc(&s->device, bytes));
+    MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->copied, cudaEventDisableTiming));
+    MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
     return MEZZO_OK;
 }
 
-// Frees the memory of all stages. The device has reached every write.
-static void free_stages(mz_cuda_device *cuda) {
-    for (int i = 0; i < MZ_CUDA_MOST_STAGES; i++) {
-        mz_cuda_stage *s = &cuda->stages[i];
-        (void)cudaFreeHost(s->host);
-        (void)cudaFree(s->device);
-        s->host = s->device = NULL;
-    }
-    cuda->n_stages = cuda->next_stage = 0;
-}
-
-// Makes enough stages for expected writes. A stage is free again once the device has reached its write, so one write
-// must not reach its own first stage again: it would wait for all earlier work. Small writes come between.
-mezzo_status mz_cuda_queue_expect(mezzo_device *device, size_t bytes) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    size_t each = mz_align_up(bytes / MZ_CUDA_PIECES + 1, 64 << 10);
-    each = each < MZ_CUDA_LARGEST_STAGE ? each : MZ_CUDA_LARGEST_STAGE;
-    if (each > cuda->stage_bytes) {
-        MZ_CUDA_TRY(cudaStreamSynchronize(cuda->copies));
-        MZ_CUDA_TRY(cudaStreamSynchronize(cuda->stream));
-        free_stages(cuda);
-        cuda->stage_bytes = each;
-    }
-    const size_t pieces = (bytes + cuda->stage_bytes - 1) / cuda->stage_bytes;
-    const mezzo_status status =
-        add_stages(cuda, MZ_CUDA_STAGES + (int)(pieces < MZ_CUDA_PIECES ? pieces : MZ_CUDA_PIECES) - 1);
-    if (status != MEZZO_OK && cuda->n_stages < MZ_CUDA_STAGES) { // the device stays usable
-        free_stages(cuda);
-        cuda->stage_bytes = MZ_CUDA_LEAST_STAGE;
-        (void)add_stages(cuda, MZ_CUDA_STAGES);
-    }
-    return status;
+// The device has reached every write of the stage.
+static void close_stage(mz_cuda_stage *s) {
+    (void)cudaFreeHost(s->host);
+    (void)cudaFree(s->device);
+    if (s->copied != NULL)
+        (void)cudaEventDestroy(s->copied);
+    if (s->consumed != NULL)
+        (void)cudaEventDestroy(s->consumed);
+    (void)cudaGetLastError();
 }
 
 mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
@@ -64,19 +33,15 @@ mezzo_status mz_cuda_queue_open(mz_cuda_device *cuda) {
     MZ_CUDA_TRY(cudaStreamCreateWithFlags(&cuda->copies, cudaStreamNonBlocking));
     for (int i = 0; i < MZ_MARKS; i++)
         MZ_CUDA_TRY(cudaEventCreate(&cuda->marks[i]));
-    cuda->stage_bytes = MZ_CUDA_LEAST_STAGE;
-    return add_stages(cuda, MZ_CUDA_STAGES);
+    for (int i = 0; i < MZ_CUDA_STAGES; i++)
+        MEZZO_TRY(open_stage(&cuda->stages[i], MZ_CUDA_STAGE));
+    return MEZZO_OK;
 }
 
 void mz_cuda_queue_close(mz_cuda_device *cuda) {
-    free_stages(cuda);
-    for (int i = 0; i < MZ_CUDA_MOST_STAGES; i++) {
-        mz_cuda_stage *s = &cuda->stages[i];
-        if (s->copied != NULL)
-            (void)cudaEventDestroy(s->copied);
-        if (s->consumed != NULL)
-            (void)cudaEventDestroy(s->consumed);
-    }
+    for (int i = 0; i < MZ_CUDA_STAGES; i++)
+        close_stage(&cuda->stages[i]);
+    close_stage(&cuda->uploaded);
     for (int i = 0; i < MZ_MARKS; i++)
         if (cuda->marks[i] != NULL)
             (void)cudaEventDestroy(cuda->marks[i]);
@@ -89,6 +54,90 @@ void mz_cuda_queue_close(mz_cuda_device *cuda) {
         (void)cudaEventDestroy(cuda->events[i]);
     (void)cudaGetLastError();
     mz_free(cuda->events);
+}
+
+// --- uploads -------------------------------------------------------------------------------------------------------
+typedef struct cuda_upload {
+    mz_upload base;     // first: a mz_upload* of this backend is a cuda_upload*
+    cudaEvent_t copied; // host memory is copied to the device
+} cuda_upload;
+
+void mz_cuda_upload_close(mezzo_device *device, mz_upload *upload) {
+    if (upload == NULL)
+        return;
+    const cuda_upload *u = (const cuda_upload *)(const void *)upload;
+    (void)mz_cuda(device);
+    if (u->copied != NULL) {
+        (void)cudaEventSynchronize(u->copied); // a copy may be running
+        (void)cudaEventDestroy(u->copied);
+    }
+    (void)cudaFreeHost(upload->host);
+    (void)cudaGetLastError();
+    mz_free(upload);
+}
+
+// Makes the device's copy, which the uploads of all programs share, large enough.
+static mezzo_status widen(mz_cuda_device *cuda, size_t bytes) {
+    mz_cuda_stage *s = &cuda->uploaded;
+    if (s->consumed == NULL)
+        MZ_CUDA_TRY(cudaEventCreateWithFlags(&s->consumed, cudaEventDisableTiming));
+    if (bytes <= cuda->uploaded_bytes)
+        return MEZZO_OK;
+    MZ_CUDA_TRY(cudaFree(s->device)); // waits for the work that may use it
+    s->device = NULL;
+    cuda->uploaded_bytes = 0;
+    MZ_CUDA_TRY(cudaMalloc(&s->device, bytes));
+    cuda->uploaded_bytes = bytes;
+    return MEZZO_OK;
+}
+
+static mezzo_status open_upload(mz_cuda_device *cuda, cuda_upload *u, size_t bytes) {
+    MEZZO_TRY(widen(cuda, bytes));
+    MZ_CUDA_TRY(cudaHostAlloc(&u->base.host, bytes, cudaHostAllocDefault));
+    memset(u->base.host, 0, bytes);
+    u->base.bytes = bytes;
+    MZ_CUDA_TRY(cudaEventCreateWithFlags(&u->copied, cudaEventDisableTiming));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_upload_open(mezzo_device *device, size_t bytes, mz_upload **out) {
+    *out = NULL;
+    cuda_upload *u = mz_alloc(1, sizeof *u);
+    if (u == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    const mezzo_status status = open_upload(mz_cuda(device), u, bytes);
+    if (status != MEZZO_OK)
+        mz_cuda_upload_close(device, &u->base);
+    else
+        *out = &u->base;
+    return status;
+}
+
+// Moves the bytes of a stage to the device on the copy stream while earlier work runs, and on the device to their
+// address in order with its work.
+mezzo_status mz_cuda_stage_move(mz_cuda_device *cuda, const mz_cuda_stage *s, void *dst, size_t bytes) {
+    MZ_CUDA_TRY(cudaMemcpyAsync(s->device, s->host, bytes, cudaMemcpyHostToDevice, cuda->copies));
+    MZ_CUDA_TRY(cudaEventRecord(s->copied, cuda->copies));
+    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->stream, s->copied, 0));
+    MZ_CUDA_TRY(cudaMemcpyAsync(dst, s->device, bytes, cudaMemcpyDeviceToDevice, cuda->stream));
+    MZ_CUDA_TRY(cudaEventRecord(s->consumed, cuda->stream));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_cuda_upload(mezzo_device *device, mz_upload *upload, void *dst, size_t bytes) {
+    MEZZO_TRY(mz_device_flush_deferred(device, dst, bytes, true));
+    mz_cuda_device *cuda = mz_cuda(device);
+    mz_cuda_stage s = cuda->uploaded;
+    s.host = upload->host;
+    s.copied = ((cuda_upload *)(void *)upload)->copied;
+    MZ_CUDA_TRY(cudaStreamWaitEvent(cuda->copies, s.consumed, 0)); // the upload before has left the device's copy
+    return mz_cuda_stage_move(cuda, &s, dst, bytes);
+}
+
+mezzo_status mz_cuda_upload_wait(mezzo_device *device, mz_upload *upload) {
+    (void)mz_cuda(device);
+    MZ_CUDA_WAIT(device, cudaEventSynchronize(((cuda_upload *)(void *)upload)->copied));
+    return MEZZO_OK;
 }
 
 // --- fetches -------------------------------------------------------------------------------------------------------
