@@ -3,6 +3,7 @@
 // come from a table, a folder of images for each class, .npy files or an .npz archive or, where none is named, from a
 // set of the task's own: classes that are clusters of points, which partly overlap.
 #include <math.h>
+#include <omp.h>
 
 #include "data/arrays.h"
 #include "data/labelled.h"
@@ -506,7 +507,10 @@ static int64_t bad_column(const mz_task *task, const mz_input *in, int64_t row) 
     return -1;
 }
 
+// Threads share the rows of a large batch, as many as mz_copy takes and for its reasons.
 static mezzo_status draw(mz_source *source, uint64_t k) {
+    enum { MOST_THREADS = 8, LARGE = 1 << 20 };
+    const int most = omp_get_max_threads(), threads = most < MOST_THREADS ? most : MOST_THREADS;
     const classifier *c = (const classifier *)source->task;
     const mz_range *r = source->state;
     const mz_examples *examples = &source->examples;
@@ -514,7 +518,7 @@ static mezzo_status draw(mz_source *source, uint64_t k) {
     int bad = 0;
     if (!r->random)
         k %= source->batches;
-#pragma omp parallel for schedule(dynamic) reduction(| : bad) if (bytes_of(examples) >= 1 << 20)
+#pragma omp parallel for schedule(dynamic) reduction(| : bad) num_threads(threads) if (bytes_of(examples) >= LARGE)
     for (int64_t i = 0; i < rows; i++) {
         const int64_t at = mz_range_place(r, k * (uint64_t)rows + (uint64_t)i);
         for (int n = 0; n < examples->n; n++) {
