@@ -39,12 +39,18 @@ mz_node mz_tape_node(const tape *t, mz_op op) {
     return n;
 }
 
+mz_node mz_tape_reads(const tape *t, mz_op op, int n, const int *in) {
+    mz_node node = mz_tape_node(t, op);
+    for (int i = 0; i < n; i++)
+        add_in(&node, in[i]);
+    return node;
+}
+
 // Appends a node with one input whose output is a gradient of `like`.
 static mezzo_status emit_unary(tape *t, mz_op op, const mz_attrs *attrs, int x, int like, int *out) {
-    mz_node n = mz_tape_node(t, op);
+    mz_node n = mz_tape_reads(t, op, 1, &x);
     if (attrs)
         n.attrs = *attrs;
-    add_in(&n, x);
     MEZZO_TRY(mz_tape_gradient(t, like, out));
     add_out(&n, *out);
     if (op == MZ_OP_reshape)
@@ -71,12 +77,11 @@ static mezzo_status param_grad(tape *t, int v, int *out) {
 // Adds `grad` to the gradient of v: to the parameter's, or to the value's sum.
 mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
     if (is_param(t, v)) {
-        mz_node n = mz_tape_node(t, MZ_OP_accumulate);
+        mz_node n = mz_tape_reads(t, MZ_OP_accumulate, 1, &grad);
         int out;
         MEZZO_TRY(param_grad(t, v, &out));
         n.attrs.accumulate = true;
         n.rule = "parameter gradients are fp32";
-        add_in(&n, grad);
         add_out(&n, out);
         return mz_graph_node(t->g, n, NULL);
     }
@@ -93,11 +98,9 @@ mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
         t->grad[v] = grad;
         return MEZZO_OK;
     }
-    mz_node n = mz_tape_node(t, MZ_OP_add);
+    mz_node n = mz_tape_reads(t, MZ_OP_add, 2, (int[]){t->grad[v], grad});
     int sum;
     MEZZO_TRY(mz_tape_gradient(t, v, &sum));
-    add_in(&n, t->grad[v]);
-    add_in(&n, grad);
     add_out(&n, sum);
     t->grad[v] = sum;
     return mz_graph_node(t->g, n, NULL);
@@ -106,7 +109,7 @@ mezzo_status mz_tape_deliver(tape *t, int v, int grad) {
 // Appends the node of dx of an op with one output; it reads dy and the inputs that the caller added.
 mezzo_status mz_tape_dx(tape *t, mz_node n, int x) {
     int dx;
-    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
+    MEZZO_TRY(mz_tape_gradient(t, x, &dx));
     n.out[0] = dx;
     n.n_out = n.n_out ? n.n_out : 1;
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
@@ -142,8 +145,7 @@ mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *tar
 
 // Makes a view with the same elements in the same order.
 static mezzo_status view_as(tape *t, int v, mz_shape shape, int *out) {
-    mz_node view = mz_tape_node(t, MZ_OP_reshape);
-    add_in(&view, v);
+    mz_node view = mz_tape_reads(t, MZ_OP_reshape, 1, (int[]){v});
     MEZZO_TRY(mz_tape_value(t, shape, dtype_of(t, v), out));
     add_out(&view, *out);
     t->g->values[*out].alias = v;
@@ -195,19 +197,19 @@ static int target(const tape *t, int slot) {
 }
 
 // Adds an output for backward to the forward node under differentiation.
-static mezzo_status save_output(tape *t, int node, int slot, mz_shape shape, int *out) {
-    mz_node *n = &t->g->nodes[node];
+static mezzo_status save_output(tape *t, int slot, mz_shape shape, int *out) {
+    mz_node *n = &t->g->nodes[t->node];
     if (slot < n->n_out && n->out[slot] >= 0) {
         *out = n->out[slot];
         return MEZZO_OK;
     }
     mezzo_dtype wide = n->numerics.reduce;
     MEZZO_TRY(mz_tape_value(t, shape, wide, out));
-    n = &t->g->nodes[node];
+    n = &t->g->nodes[t->node];
     n->out[slot] = *out;
     if (n->n_out <= slot)
         n->n_out = slot + 1;
-    t->g->values[*out].producer = node;
+    t->g->values[*out].producer = t->node;
     t->g->values[*out].slot = slot;
     return MEZZO_OK;
 }
@@ -268,10 +270,8 @@ static mezzo_status mz_grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
     if (needs(t, 0) || (needs(t, 1) && !t->at->formats.plain_dw))
         MEZZO_TRY(gradient_operand(t, dy, &read));
     if (needs(t, 0)) {
-        mz_node n = mz_tape_node(t, dx_op);
         MEZZO_TRY(mz_graph_columnwise(t->g, w, &w));
-        add_in(&n, read);
-        add_in(&n, w);
+        mz_node n = mz_tape_reads(t, dx_op, 2, (int[]){read, w});
         if (dx_op == MZ_OP_linear_dx)
             add_in(&n, -1);
         if (dx_op == MZ_OP_grouped_linear_dx)
@@ -288,28 +288,25 @@ static mezzo_status mz_grad_product(tape *t, int dy, mz_op dx_op, mz_op dw_op) {
         return sum_quantized(t, read, targets[1]);
     return apart && targets[1] >= 0 ? deliver_broadcast(t, targets[1], dy) : MEZZO_OK;
 }
-static mezzo_status mz_grad_linear(tape *t, int node, int dy) {
-    return (void)node, mz_grad_product(t, dy, MZ_OP_linear_dx, MZ_OP_linear_dw);
+static mezzo_status mz_grad_linear(tape *t, int dy) {
+    return mz_grad_product(t, dy, MZ_OP_linear_dx, MZ_OP_linear_dw);
 }
-static mezzo_status mz_grad_conv2d(tape *t, int node, int dy) {
-    return (void)node, mz_grad_product(t, dy, MZ_OP_conv2d_dx, MZ_OP_conv2d_dw);
+static mezzo_status mz_grad_conv2d(tape *t, int dy) {
+    return mz_grad_product(t, dy, MZ_OP_conv2d_dx, MZ_OP_conv2d_dw);
 }
-static mezzo_status mz_grad_grouped_linear(tape *t, int node, int dy) {
-    return (void)node, mz_grad_product(t, dy, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw);
+static mezzo_status mz_grad_grouped_linear(tape *t, int dy) {
+    return mz_grad_product(t, dy, MZ_OP_grouped_linear_dx, MZ_OP_grouped_linear_dw);
 }
 
 static mezzo_status emit_matmul(tape *t, int a, int b, bool ta, bool tb, int like) {
-    mz_node n = mz_tape_node(t, MZ_OP_matmul);
+    mz_node n = mz_tape_reads(t, MZ_OP_matmul, 2, (int[]){a, b});
     n.attrs.transpose_a = ta;
     n.attrs.transpose_b = tb;
-    add_in(&n, a);
-    add_in(&n, b);
     return mz_tape_dx(t, n, like);
 }
 
 // Builds the gradient of C = op(A)·op(B): d op(A) = dC·op(B)ᵀ, d op(B) = op(A)ᵀ·dC, transposed where the operand was.
-static mezzo_status mz_grad_matmul(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_matmul(tape *t, int dy) {
     int a = t->at->in[0], b = t->at->in[1];
     bool ta = t->at->attrs.transpose_a, tb = t->at->attrs.transpose_b;
     if (needs(t, 0))
@@ -319,23 +316,20 @@ static mezzo_status mz_grad_matmul(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
-static mezzo_status mz_grad_add(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_add(tape *t, int dy) {
     if (needs(t, 0))
         MEZZO_TRY(deliver_broadcast(t, t->at->in[0], dy));
     return needs(t, 1) ? deliver_broadcast(t, t->at->in[1], dy) : MEZZO_OK;
 }
 
-static mezzo_status mz_grad_sub(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_sub(tape *t, int dy) {
     if (needs(t, 0))
         MEZZO_TRY(deliver_broadcast(t, t->at->in[0], dy));
     if (!needs(t, 1))
         return MEZZO_OK;
     int negative;
-    mz_node n = mz_tape_node(t, MZ_OP_scale);
+    mz_node n = mz_tape_reads(t, MZ_OP_scale, 1, &dy);
     n.attrs = (mz_attrs){.alpha = -1, .via = MEZZO_F32};
-    add_in(&n, dy);
     MEZZO_TRY(new_like(t, dy, &negative));
     add_out(&n, negative);
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
@@ -349,16 +343,15 @@ static mezzo_status mz_grad_same(tape *t, int dy, mz_op op) {
     return mz_tape_deliver(t, t->at->in[0], dx);
 }
 #define GRAD_SAME(op, gradient)                                                                                        \
-    static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
-        return (void)node, mz_grad_same(t, dy, MZ_OP_##gradient);                                                      \
+    static mezzo_status mz_grad_##op(tape *t, int dy) {                                                                \
+        return mz_grad_same(t, dy, MZ_OP_##gradient);                                                                  \
     }
 GRAD_SAME(scale, scale)
 GRAD_SAME(dropout, dropout)
 GRAD_SAME(reshape, reshape)
 GRAD_SAME(upsample, pool)
 GRAD_SAME(pool, upsample)
-static mezzo_status mz_grad_cast(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_cast(tape *t, int dy) {
     // A parameter's gradient takes any dtype. Rounding and scales have no derivative, so the gradient passes straight
     // through.
     if (is_param(t, t->at->in[0]) || t->g->values[t->at->out[0]].scaling != MZ_SCALING_NONE)
@@ -368,14 +361,12 @@ static mezzo_status mz_grad_cast(tape *t, int node, int dy) {
 
 // Builds the gradient of ops whose gradient reads dy and one saved value.
 static mezzo_status mz_grad_with(tape *t, mz_op op, int dy, int saved) {
-    mz_node n = mz_tape_node(t, op);
-    add_in(&n, dy);
-    add_in(&n, saved);
+    mz_node n = mz_tape_reads(t, op, 2, (int[]){dy, saved});
     return mz_tape_dx(t, n, t->at->in[0]);
 }
 #define GRAD_WITH(op, gradient, saved)                                                                                 \
-    static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
-        return (void)node, mz_grad_with(t, MZ_OP_##gradient, dy, saved);                                               \
+    static mezzo_status mz_grad_##op(tape *t, int dy) {                                                                \
+        return mz_grad_with(t, MZ_OP_##gradient, dy, saved);                                                           \
     }
 GRAD_WITH(gelu, gelu_dx, t->at->in[0])
 GRAD_WITH(exp, mul, t->at->out[0])
@@ -383,8 +374,8 @@ GRAD_WITH(softmax, softmax_dx, t->at->out[0])
 
 // Defines the rule of an op without a gradient.
 #define GRAD_NONE(op)                                                                                                  \
-    static mezzo_status mz_grad_##op(tape *t, int node, int dy) {                                                      \
-        return (void)t, (void)node, (void)dy, MEZZO_OK;                                                                \
+    static mezzo_status mz_grad_##op(tape *t, int dy) {                                                                \
+        return (void)t, (void)dy, MEZZO_OK;                                                                            \
     }
 
 // --- element.def ---------------------------------------------------------------------------------------------------
@@ -392,9 +383,8 @@ GRAD_WITH(softmax, softmax_dx, t->at->out[0])
 static mezzo_status mz_grad_operand(tape *t, mz_op op, int slot, int dy, const int *saved, int n_saved) {
     if (!needs(t, slot))
         return MEZZO_OK;
-    mz_node n = mz_tape_node(t, op);
+    mz_node n = mz_tape_reads(t, op, 1, &dy);
     int d;
-    add_in(&n, dy);
     for (int i = 0; i < n_saved; i++)
         add_in(&n, saved[i]);
     MEZZO_TRY(new_like(t, dy, &d));
@@ -408,8 +398,7 @@ static mezzo_status mz_grad_operands(tape *t, mz_op da, mz_op db, int dy, const 
     return mz_grad_operand(t, db, 1, dy, saved, n_saved);
 }
 
-static mezzo_status mz_grad_mul(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_mul(tape *t, int dy) {
     MEZZO_TRY(mz_grad_operand(t, MZ_OP_mul, 0, dy, &t->at->in[1], 1));
     return mz_grad_operand(t, MZ_OP_mul, 1, dy, &t->at->in[0], 1);
 }
@@ -420,60 +409,48 @@ static mezzo_status mz_grad_mul(tape *t, int node, int dy) {
 #define UNARY_OWN(...)
 #define UNARY_FLAT(name, ...) GRAD_NONE(name)
 #define BINARY(name, ...)                                                                                              \
-    static mezzo_status mz_grad_##name(tape *t, int node, int dy) {                                                    \
-        return (void)node, mz_grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, t->at->in, 2);                \
+    static mezzo_status mz_grad_##name(tape *t, int dy) {                                                              \
+        return mz_grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, t->at->in, 2);                            \
     }
 #define BINARY_OWN(...)
 #define COMPARE(name, ...) GRAD_NONE(name)
 #define TERNARY(name, ...)                                                                                             \
-    static mezzo_status mz_grad_##name(tape *t, int node, int dy) {                                                    \
-        return (void)node, mz_grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, &t->at->in[2], 1);            \
+    static mezzo_status mz_grad_##name(tape *t, int dy) {                                                              \
+        return mz_grad_operands(t, MZ_OP_##name##_da, MZ_OP_##name##_db, dy, &t->at->in[2], 1);                        \
     }
 #include "graph/element.def"
 
-static mezzo_status mz_grad_layernorm(tape *t, int node, int dy) {
+static mezzo_status mz_grad_layernorm(tape *t, int dy) {
     int x = t->at->in[0], mean, rstd;
     mz_shape rows = {1, {mz_shape_rows(shape_of(t, x))}};
-    MEZZO_TRY(save_output(t, node, 1, rows, &mean));
-    MEZZO_TRY(save_output(t, node, 2, rows, &rstd));
-    mz_node n = mz_tape_node(t, MZ_OP_layernorm_bwd);
-    add_in(&n, dy);
-    add_in(&n, x);
-    add_in(&n, t->at->in[1]);
-    add_in(&n, mean);
-    add_in(&n, rstd);
-    add_in(&n, -1);
+    MEZZO_TRY(save_output(t, 1, rows, &mean));
+    MEZZO_TRY(save_output(t, 2, rows, &rstd));
+    mz_node n = mz_tape_reads(t, MZ_OP_layernorm_bwd, 6, (int[]){dy, x, t->at->in[1], mean, rstd, -1});
     int dx;
-    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
+    MEZZO_TRY(mz_tape_gradient(t, x, &dx));
     n.out[0] = dx;
     int targets[2] = {target(t, 1), target(t, 2)};
     MEZZO_TRY(mz_tape_gradients(t, n, 1, targets, 2));
     return needs(t, 0) ? mz_tape_deliver(t, x, dx) : MEZZO_OK;
 }
 
-static mezzo_status mz_grad_rmsnorm(tape *t, int node, int dy) {
+static mezzo_status mz_grad_rmsnorm(tape *t, int dy) {
     int x = t->at->in[0], weight = target(t, 1), rstd, dx;
-    MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_rows(shape_of(t, x))}}, &rstd));
-    mz_node n = mz_tape_node(t, MZ_OP_rmsnorm_bwd);
-    add_in(&n, dy);
-    add_in(&n, x);
-    add_in(&n, t->at->in[1]);
-    add_in(&n, rstd);
-    add_in(&n, -1);
-    MEZZO_TRY(mz_tape_value(t, *shape_of(t, x), mz_grad_dtype(t, x), &dx));
+    MEZZO_TRY(save_output(t, 1, (mz_shape){1, {mz_shape_rows(shape_of(t, x))}}, &rstd));
+    mz_node n = mz_tape_reads(t, MZ_OP_rmsnorm_bwd, 5, (int[]){dy, x, t->at->in[1], rstd, -1});
+    MEZZO_TRY(mz_tape_gradient(t, x, &dx));
     n.out[0] = dx;
     MEZZO_TRY(mz_tape_gradients(t, n, 1, &weight, 1));
     return needs(t, 0) ? mz_tape_deliver(t, x, dx) : MEZZO_OK;
 }
 
-static mezzo_status mz_grad_group_norm(tape *t, int node, int dy) {
+static mezzo_status mz_grad_group_norm(tape *t, int dy) {
     const int *in = t->at->in, x = in[0];
     const mz_shape groups = {2, {shape_of(t, x)->dim[0], t->at->attrs.groups}};
     int statistics[2];
     for (int i = 0; i < 2; i++)
-        MEZZO_TRY(save_output(t, node, 1 + i, groups, &statistics[i]));
-    mz_node n = mz_tape_node(t, MZ_OP_group_norm_bwd);
-    add_in(&n, dy);
+        MEZZO_TRY(save_output(t, 1 + i, groups, &statistics[i]));
+    mz_node n = mz_tape_reads(t, MZ_OP_group_norm_bwd, 1, &dy);
     for (int i = 0; i < 4; i++)
         add_in(&n, in[i]);
     add_in(&n, statistics[0]);
@@ -492,47 +469,32 @@ GRAD_NONE(time_embedding)
 GRAD_NONE(normal)
 GRAD_NONE(rope_table)
 // Builds the gradient of a rotation: its transpose is the inverse rotation.
-static mezzo_status mz_grad_rope(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = mz_tape_node(t, MZ_OP_rope);
+static mezzo_status mz_grad_rope(tape *t, int dy) {
+    mz_node n = mz_tape_reads(t, MZ_OP_rope, 2, (int[]){dy, t->at->in[1]});
     n.attrs.inverse = !n.attrs.inverse;
-    add_in(&n, dy);
-    add_in(&n, t->at->in[1]);
     return mz_tape_dx(t, n, t->at->in[0]);
 }
 
 GRAD_WITH(swiglu, swiglu_dx, t->at->in[0])
 
-static mezzo_status mz_grad_route(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_route(tape *t, int dy) {
     if (!needs(t, 0))
         return MEZZO_OK;
-    mz_node n = mz_tape_node(t, MZ_OP_route_dx);
-    add_in(&n, dy);
-    add_in(&n, t->at->in[0]);
-    add_in(&n, t->at->out[1]);
+    mz_node n = mz_tape_reads(t, MZ_OP_route_dx, 3, (int[]){dy, t->at->in[0], t->at->out[1]});
     return mz_tape_dx(t, n, t->at->in[0]); // the bias has no derivative: it only decides which experts are chosen
 }
 
 GRAD_NONE(expert_order)
 // Builds the gradients of dispatch and combine, which are each other's.
-static mezzo_status mz_grad_dispatch(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = mz_tape_node(t, MZ_OP_combine);
-    add_in(&n, dy);
-    add_in(&n, t->at->in[1]);
-    add_in(&n, t->at->in[2]);
+static mezzo_status mz_grad_dispatch(tape *t, int dy) {
+    mz_node n = mz_tape_reads(t, MZ_OP_combine, 3, (int[]){dy, t->at->in[1], t->at->in[2]});
     return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status mz_grad_combine(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_combine(tape *t, int dy) {
     bool weighted = mz_node_in(t->at, 3) >= 0;
     if (needs(t, 3)) {
-        mz_node n = mz_tape_node(t, MZ_OP_combine_dw);
-        add_in(&n, dy);
-        add_in(&n, t->at->in[0]);
-        add_in(&n, t->at->in[2]);
+        mz_node n = mz_tape_reads(t, MZ_OP_combine_dw, 3, (int[]){dy, t->at->in[0], t->at->in[2]});
         MEZZO_TRY(mz_tape_dx(t, n, t->at->in[3]));
     }
     if (!needs(t, 0))
@@ -544,31 +506,23 @@ static mezzo_status mz_grad_combine(tape *t, int node, int dy) {
     return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status mz_grad_embedding(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = mz_tape_node(t, MZ_OP_embedding_bwd);
-    add_in(&n, dy);
-    add_in(&n, t->at->in[1]);
+static mezzo_status mz_grad_embedding(tape *t, int dy) {
+    mz_node n = mz_tape_reads(t, MZ_OP_embedding_bwd, 2, (int[]){dy, t->at->in[1]});
     return mz_tape_gradients(t, n, 0, &t->at->in[0], 1);
 }
 
-static mezzo_status mz_grad_attention(tape *t, int node, int dy) {
+static mezzo_status mz_grad_attention(tape *t, int dy) {
     int q = t->at->in[0], lse;
     const mz_shape *y = shape_of(t, t->at->out[0]);
-    MEZZO_TRY(save_output(t, node, 1, (mz_shape){3, {y->dim[0], t->at->attrs.heads, y->dim[1]}}, &lse));
-    mz_node n = mz_tape_node(t, MZ_OP_attention_bwd);
-    int parts = mz_node_in(t->at, 1) >= 0 ? 3 : 1;
-    add_in(&n, dy);
-    add_in(&n, q);
-    add_in(&n, parts > 1 ? t->at->in[1] : -1);
-    add_in(&n, parts > 1 ? t->at->in[2] : -1);
-    add_in(&n, t->at->out[0]);
-    add_in(&n, lse);
+    MEZZO_TRY(save_output(t, 1, (mz_shape){3, {y->dim[0], t->at->attrs.heads, y->dim[1]}}, &lse));
+    const int parts = mz_node_in(t->at, 1) >= 0 ? 3 : 1, k = parts > 1 ? t->at->in[1] : -1,
+              v = parts > 1 ? t->at->in[2] : -1;
+    mz_node n = mz_tape_reads(t, MZ_OP_attention_bwd, 6, (int[]){dy, q, k, v, t->at->out[0], lse});
     if (t->at->n_in > 3)
         add_in(&n, t->at->in[3]);
     n.n_out = 3;
     for (int i = 0; i < parts; ++i)
-        MEZZO_TRY(mz_tape_value(t, *shape_of(t, t->at->in[i]), mz_grad_dtype(t, t->at->in[i]), &n.out[i]));
+        MEZZO_TRY(mz_tape_gradient(t, t->at->in[i], &n.out[i]));
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
     for (int i = 0; i < parts; ++i)
         if (needs(t, i))
@@ -576,16 +530,14 @@ static mezzo_status mz_grad_attention(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
-static mezzo_status mz_grad_attention_masked(tape *t, int node, int dy) {
-    (void)node;
-    mz_node n = mz_tape_node(t, MZ_OP_attention_masked_bwd);
-    add_in(&n, dy);
+static mezzo_status mz_grad_attention_masked(tape *t, int dy) {
+    mz_node n = mz_tape_reads(t, MZ_OP_attention_masked_bwd, 1, &dy);
     for (int i = 0; i < 4; i++)
         add_in(&n, t->at->in[i]);
     n.n_out = 4;
     for (int i = 0; i < 4; i++)
         if (needs(t, i))
-            MEZZO_TRY(mz_tape_value(t, *shape_of(t, t->at->in[i]), mz_grad_dtype(t, t->at->in[i]), &n.out[i]));
+            MEZZO_TRY(mz_tape_gradient(t, t->at->in[i], &n.out[i]));
     MEZZO_TRY(mz_graph_node(t->g, n, NULL));
     for (int i = 0; i < 4; i++)
         if (needs(t, i))
@@ -593,31 +545,23 @@ static mezzo_status mz_grad_attention_masked(tape *t, int node, int dy) {
     return MEZZO_OK;
 }
 
-static mezzo_status mz_grad_attention_cached(tape *t, int node, int dy) {
-    (void)t, (void)node, (void)dy;
+static mezzo_status mz_grad_attention_cached(tape *t, int dy) {
+    (void)t, (void)dy;
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "attention_cached has no gradient: a graph for generating runs forward only");
 }
 
-static mezzo_status mz_grad_cross_entropy(tape *t, int node, int dy) {
+static mezzo_status mz_grad_cross_entropy(tape *t, int dy) {
     int lse;
-    MEZZO_TRY(save_output(t, node, 1, (mz_shape){1, {mz_shape_count(shape_of(t, t->at->in[1]))}}, &lse));
-    mz_node n = mz_tape_node(t, MZ_OP_cross_entropy_dx);
-    add_in(&n, dy);
-    add_in(&n, t->at->in[0]);
-    add_in(&n, t->at->in[1]);
-    add_in(&n, lse);
+    MEZZO_TRY(save_output(t, 1, (mz_shape){1, {mz_shape_count(shape_of(t, t->at->in[1]))}}, &lse));
+    mz_node n = mz_tape_reads(t, MZ_OP_cross_entropy_dx, 4, (int[]){dy, t->at->in[0], t->at->in[1], lse});
     return mz_tape_dx(t, n, t->at->in[0]);
 }
 
-static mezzo_status mz_grad_mse(tape *t, int node, int dy) {
-    (void)node;
+static mezzo_status mz_grad_mse(tape *t, int dy) {
     for (int i = 0; i < 2; i++) {
         if (!needs(t, i))
             continue;
-        mz_node n = mz_tape_node(t, MZ_OP_mse_dx);
-        add_in(&n, dy);
-        add_in(&n, t->at->in[i]);
-        add_in(&n, t->at->in[1 - i]);
+        mz_node n = mz_tape_reads(t, MZ_OP_mse_dx, 3, (int[]){dy, t->at->in[i], t->at->in[1 - i]});
         MEZZO_TRY(mz_tape_dx(t, n, t->at->in[i]));
     }
     return MEZZO_OK;
@@ -627,7 +571,7 @@ GRAD_NONE(arange)
 GRAD_NONE(constant)
 GRAD_NONE(argmax)
 // Each forward op has one rule: without its grad_ function an op of ops.def does not compile.
-typedef mezzo_status (*gradient_rule)(tape *t, int node, int dy);
+typedef mezzo_status (*gradient_rule)(tape *t, int dy);
 #define OP(name, ...) [MZ_OP_##name] = mz_grad_##name,
 #define OP_BACKWARD(name, ...)
 #define OP_STATE(name, ...)
@@ -724,7 +668,8 @@ static mezzo_status walk_backward(tape *t, size_t n_forward, size_t n_values) {
         if (dy < 0 || !wanted)
             continue;
         t->at = &at;
-        MEZZO_TRY(gradient_rules[at.op](t, (int)i, dy));
+        t->node = (int)i;
+        MEZZO_TRY(gradient_rules[at.op](t, dy));
     }
     return MEZZO_OK;
 }

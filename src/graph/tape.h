@@ -9,6 +9,7 @@ typedef struct tape {
     int *grad;         // per forward value: the value id of its gradient, -1: none yet
     bool *needs;       // per forward value: it depends on a trained parameter
     const mz_node *at; // a copy of the forward node under differentiation, because the graph's nodes move
+    int node;          // its index
     float weight;
 } tape;
 
@@ -37,6 +38,7 @@ mezzo_status mz_tape_value(tape *t, mz_shape shape, mezzo_dtype dtype, int *out)
 mezzo_status mz_tape_gradient(tape *t, int v, int *out); // makes an empty gradient of v, in its format
 // Returns a backward node with the forward node's module and numerics.
 mz_node mz_tape_node(const tape *t, mz_op op);
+mz_node mz_tape_reads(const tape *t, mz_op op, int n, const int *in); // the same with n inputs
 // Appends the node of dx of an op with one output; it reads dy and the inputs that the caller added.
 mezzo_status mz_tape_dx(tape *t, mz_node n, int x);
 // Directs outputs that may be parameter gradients: all are written to the parameters' gradients, or all to values that
@@ -46,20 +48,20 @@ mezzo_status mz_tape_gradients(tape *t, mz_node n, int first_out, const int *tar
 mezzo_status mz_tape_deliver(tape *t, int v, int grad);
 
 // Declares the rules of gradients.c.
-mezzo_status mz_grad_sum(tape *t, int node, int dy);
-mezzo_status mz_grad_mean(tape *t, int node, int dy);
-mezzo_status mz_grad_expand(tape *t, int node, int dy);
-mezzo_status mz_grad_max(tape *t, int node, int dy);
-mezzo_status mz_grad_min(tape *t, int node, int dy);
-mezzo_status mz_grad_prod(tape *t, int node, int dy);
-mezzo_status mz_grad_max_pool(tape *t, int node, int dy);
-mezzo_status mz_grad_cumsum(tape *t, int node, int dy);
-mezzo_status mz_grad_gather(tape *t, int node, int dy);
-mezzo_status mz_grad_scatter_add(tape *t, int node, int dy);
-mezzo_status mz_grad_split(tape *t, int node, int dy);
-mezzo_status mz_grad_concat(tape *t, int node, int dy);
-mezzo_status mz_grad_permute(tape *t, int node, int dy);
-mezzo_status mz_grad_slice(tape *t, int node, int dy);
-mezzo_status mz_grad_pad(tape *t, int node, int dy);
+mezzo_status mz_grad_sum(tape *t, int dy);
+mezzo_status mz_grad_mean(tape *t, int dy);
+mezzo_status mz_grad_expand(tape *t, int dy);
+mezzo_status mz_grad_max(tape *t, int dy);
+mezzo_status mz_grad_min(tape *t, int dy);
+mezzo_status mz_grad_prod(tape *t, int dy);
+mezzo_status mz_grad_max_pool(tape *t, int dy);
+mezzo_status mz_grad_cumsum(tape *t, int dy);
+mezzo_status mz_grad_gather(tape *t, int dy);
+mezzo_status mz_grad_scatter_add(tape *t, int dy);
+mezzo_status mz_grad_split(tape *t, int dy);
+mezzo_status mz_grad_concat(tape *t, int dy);
+mezzo_status mz_grad_permute(tape *t, int dy);
+mezzo_status mz_grad_slice(tape *t, int dy);
+mezzo_status mz_grad_pad(tape *t, int dy);
 
 #endif
