@@ -74,9 +74,49 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
     return NULL;
 }
 
-static size_t delta_bytes(const mz_call *call) {
-    return (size_t)mz_shape_count(&mz_in(call, attention_bwd, lse)->shape) * sizeof(float);
+// --- kernels of one or two launches ----------------------------------------------------------------------------------
+typedef const char *refusal_of(const mz_cuda_device *cuda, const mz_cu_attention *a);
+typedef cudaError_t launcher(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
+
+static const char *no_function(cudaError_t error) {
+    if (error == cudaSuccess)
+        return NULL;
+    (void)cudaGetLastError();
+    return "the GPU refuses the kernel's shared memory";
 }
+
+static const char *prepare(mezzo_device *device, const mz_call *call, refusal_of *refuses, launcher *first,
+                           launcher *second, mz_prepared *out) {
+    const char *refusal = mz_cuda_attention_refusal(call);
+    if (refusal != NULL)
+        return refusal;
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    refusal = refuses(mz_cuda(device), &a);
+    if (refusal == NULL)
+        refusal = no_function(first(NULL, &a, true));
+    if (refusal == NULL && second != NULL)
+        refusal = no_function(second(NULL, &a, true));
+    if (call->op == MZ_OP_attention_bwd) // Δ of each row
+        out->workspace = (size_t)mz_shape_count(&mz_in(call, attention_bwd, lse)->shape) * sizeof(float);
+    return refusal;
+}
+
+static mezzo_status run(mezzo_device *device, const mz_call *call, launcher *first, launcher *second) {
+    mz_cu_attention a = mz_cuda_attention_of(device, call);
+    MZ_CUDA_TRY(first(mz_cuda(device)->stream, &a, false));
+    if (second != NULL)
+        MZ_CUDA_TRY(second(mz_cuda(device)->stream, &a, false));
+    return MEZZO_OK;
+}
+
+#define ATTENTION_KERNEL(symbol, name, refuses, first, second)                                                         \
+    static const char *symbol##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                 \
+        return prepare(device, call, refuses, first, second, out);                                                     \
+    }                                                                                                                  \
+    static mezzo_status symbol##_run(mezzo_device *device, const mz_call *call) {                                      \
+        return run(device, call, first, second);                                                                       \
+    }                                                                                                                  \
+    const mz_kernel mz_cuda_attention_##symbol = {name, symbol##_prepare, symbol##_run};
 
 // --- tensor cores --------------------------------------------------------------------------------------------------
 const char *mz_cuda_causal_refusal(const mz_cu_attention *a) {
@@ -89,63 +129,21 @@ const char *mz_cuda_limits_refusal(const mz_cu_attention *a) {
     return a->limited ? "has no window, no cap of scores and one document in a row" : NULL;
 }
 
-static const char *mma_refusal(mezzo_device *device, const mz_call *call) {
-    const char *refusal = mz_cuda_attention_refusal(call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.dtype == MEZZO_F32 || a.dtype != a.compute)
+static const char *mma_refusal(const mz_cuda_device *cuda, const mz_cu_attention *a) {
+    (void)cuda;
+    if (a->dtype == MEZZO_F32 || a->dtype != a->compute)
         return "storage and compute must be BF16 or FP16, both the same";
-    if (a.width % 8 != 0 || a.width > 128)
+    if (a->width % 8 != 0 || a->width > 128)
         return "the head size must be a multiple of 8 and at most 128";
-    if (mz_cuda_causal_refusal(&a) != NULL)
-        return mz_cuda_causal_refusal(&a);
-    if (a.cc < 75 || (a.cc < 80 && a.dtype == MEZZO_BF16))
-        return a.cc < 75 ? "needs compute capability 7.5" : "BF16 needs compute capability 8.0";
+    if (mz_cuda_causal_refusal(a) != NULL)
+        return mz_cuda_causal_refusal(a);
+    if (a->cc < 75 || (a->cc < 80 && a->dtype == MEZZO_BF16))
+        return a->cc < 75 ? "needs compute capability 7.5" : "BF16 needs compute capability 8.0";
     return NULL;
 }
 
-static const char *no_function(cudaError_t error) {
-    if (error == cudaSuccess)
-        return NULL;
-    (void)cudaGetLastError();
-    return "the GPU refuses the kernel's shared memory";
-}
-
-static const char *mma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)out;
-    const char *refusal = mma_refusal(device, call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    return no_function(mz_cu_attention_mma(NULL, &a, true));
-}
-
-static mezzo_status mma_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    MZ_CUDA_TRY(mz_cu_attention_mma(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-static const char *mma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *refusal = mma_refusal(device, call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    refusal = no_function(mz_cu_attention_mma_dq(NULL, &a, true));
-    out->workspace = delta_bytes(call);
-    return refusal != NULL ? refusal : no_function(mz_cu_attention_mma_dkv(NULL, &a, true));
-}
-
-static mezzo_status mma_bwd_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    MZ_CUDA_TRY(mz_cu_attention_mma_dq(mz_cuda(device)->stream, &a, false));
-    MZ_CUDA_TRY(mz_cu_attention_mma_dkv(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-const mz_kernel mz_cuda_attention_mma = {"attention_16bit__mma", mma_prepare, mma_run};
-const mz_kernel mz_cuda_attention_mma_bwd = {"attention_bwd_16bit__mma", mma_bwd_prepare, mma_bwd_run};
+ATTENTION_KERNEL(mma, "attention_16bit__mma", mma_refusal, mz_cu_attention_mma, NULL)
+ATTENTION_KERNEL(mma_bwd, "attention_bwd_16bit__mma", mma_refusal, mz_cu_attention_mma_dq, mz_cu_attention_mma_dkv)
 
 // --- Hopper's warpgroup instructions -------------------------------------------------------------------------------
 // Returns into how many parts the queries of a block are divided. A block of the first keys has the most queries: where
@@ -172,10 +170,13 @@ static size_t wgmma_sum_bytes(const mz_cu_attention *a) {
 }
 
 static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *refusal = mma_refusal(device, call);
+    const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
         return refusal;
     mz_cu_attention a = mz_cuda_attention_of(device, call);
+    refusal = mma_refusal(mz_cuda(device), &a);
+    if (refusal != NULL)
+        return refusal;
     if (a.cc != 90)
         return "is for compute capability 9.0";
     if (mz_cuda_limits_refusal(&a) != NULL)
@@ -217,98 +218,31 @@ const mz_kernel mz_cuda_attention_wgmma_any_bwd = {"attention_bwd_16bit__wgmma_a
                                                    wgmma_bwd_run};
 
 // --- FP32 storage on tensor cores ----------------------------------------------------------------------------------
-static const char *tf32_refusal(mezzo_device *device, const mz_call *call) {
-    const char *refusal = mz_cuda_attention_refusal(call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.dtype != MEZZO_F32 || (a.compute != MEZZO_F32 && a.compute != MEZZO_TF32))
+static const char *tf32_refusal(const mz_cuda_device *cuda, const mz_cu_attention *a) {
+    if (a->dtype != MEZZO_F32 || (a->compute != MEZZO_F32 && a->compute != MEZZO_TF32))
         return "storage must be FP32 and compute FP32 or TF32";
-    if (mz_cuda_causal_refusal(&a) != NULL)
-        return mz_cuda_causal_refusal(&a);
-    if (a.compute == MEZZO_F32 && mz_cuda(device)->fp32_by_fma)
+    if (mz_cuda_causal_refusal(a) != NULL)
+        return mz_cuda_causal_refusal(a);
+    if (a->compute == MEZZO_F32 && cuda->fp32_by_fma)
         return "MEZZO_CUDA_FP32 is fma";
-    if (a.width % 4 != 0 || a.width > 128)
+    if (a->width % 4 != 0 || a->width > 128)
         return "the head size must be a multiple of 4 and at most 128";
-    return a.cc < 80 ? "TF32 and BF16 parts need compute capability 8.0" : NULL;
+    return a->cc < 80 ? "TF32 and BF16 parts need compute capability 8.0" : NULL;
 }
 
-static const char *tf32_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)out;
-    const char *refusal = tf32_refusal(device, call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    return no_function(mz_cu_attention_tf32(NULL, &a, true));
-}
-
-static mezzo_status tf32_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    MZ_CUDA_TRY(mz_cu_attention_tf32(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-static const char *tf32_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *refusal = tf32_refusal(device, call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    out->workspace = delta_bytes(call);
-    return no_function(mz_cu_attention_tf32_bwd(NULL, &a, true));
-}
-
-static mezzo_status tf32_bwd_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    MZ_CUDA_TRY(mz_cu_attention_tf32_bwd(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-const mz_kernel mz_cuda_attention_tf32 = {"attention_f32__mma", tf32_prepare, tf32_run};
-const mz_kernel mz_cuda_attention_tf32_bwd = {"attention_bwd_f32__mma", tf32_bwd_prepare, tf32_bwd_run};
+ATTENTION_KERNEL(tf32, "attention_f32__mma", tf32_refusal, mz_cu_attention_tf32, NULL)
+ATTENTION_KERNEL(tf32_bwd, "attention_bwd_f32__mma", tf32_refusal, mz_cu_attention_tf32_bwd, NULL)
 
 // --- FP32 arithmetic -----------------------------------------------------------------------------------------------
-static const char *fma_refusal(mezzo_device *device, const mz_call *call) {
-    const char *refusal = mz_cuda_attention_refusal(call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.compute != MEZZO_F32 && a.compute != MEZZO_TF32 && a.compute != a.dtype)
+static const char *fma_refusal(const mz_cuda_device *cuda, const mz_cu_attention *a) {
+    (void)cuda;
+    if (a->compute != MEZZO_F32 && a->compute != MEZZO_TF32 && a->compute != a->dtype)
         return "compute must be FP32, TF32, or what storage is";
-    if (a.width > 256 || (a.cc < 80 && a.width > 128))
-        return a.cc < 80 ? "the head size must be at most 128 on compute capability 7.5"
-                         : "the head size must be at most 256";
+    if (a->width > 256 || (a->cc < 80 && a->width > 128))
+        return a->cc < 80 ? "the head size must be at most 128 on compute capability 7.5"
+                          : "the head size must be at most 256";
     return NULL;
 }
 
-static const char *fma_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)out;
-    const char *refusal = fma_refusal(device, call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    return no_function(mz_cu_attention_fma(NULL, &a, true));
-}
-
-static mezzo_status fma_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    MZ_CUDA_TRY(mz_cu_attention_fma(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-static const char *fma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *refusal = fma_refusal(device, call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    out->workspace = delta_bytes(call);
-    return no_function(mz_cu_attention_fma_bwd(NULL, &a, true));
-}
-
-static mezzo_status fma_bwd_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    MZ_CUDA_TRY(mz_cu_attention_fma_bwd(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-const mz_kernel mz_cuda_attention_fma = {"attention_float__fma", fma_prepare, fma_run};
-const mz_kernel mz_cuda_attention_fma_bwd = {"attention_bwd_float__fma", fma_bwd_prepare, fma_bwd_run};
+ATTENTION_KERNEL(fma, "attention_float__fma", fma_refusal, mz_cu_attention_fma, NULL)
+ATTENTION_KERNEL(fma_bwd, "attention_bwd_float__fma", fma_refusal, mz_cu_attention_fma_bwd, NULL)

@@ -409,20 +409,6 @@ typedef struct route {
     size_t at_a, at_b, at_bias, at_result, at_sums, at_plan, bytes;
 } route;
 
-static size_t place(size_t *bytes, size_t size) {
-    const size_t at = *bytes;
-    *bytes += mz_align_up(size, ALIGN);
-    return at;
-}
-
-static size_t bytes_as(const mz_tensor *t, int dtype) {
-    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size((mezzo_dtype)dtype);
-}
-
-static bool low(int dtype) {
-    return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
-}
-
 static const mz_tensor absent = {.shape = {.rank = -1}};
 
 static const mz_tensor *bias_of(const mz_call *call) {
@@ -451,18 +437,19 @@ static void measures(const mz_call *call, shape *s) {
 static const char *formats(const mz_cuda_device *cuda, const mz_call *call, bool compiled, route *r) {
     const mz_tensor *bias = bias_of(call);
     const int operand = mz_cuda_operand_dtype(cuda, call, 0, 1), out = (int)call->out[0].dtype;
-    const bool plain = low(operand) && out == operand && (!mz_present(bias) || (int)bias->dtype == operand);
-    const bool stored_low = low(operand) && (int)call->in[0].dtype == operand && (int)call->in[1].dtype == operand;
+    const bool plain = mz_cuda_16bit(operand) && out == operand && (!mz_present(bias) || (int)bias->dtype == operand);
+    const bool stored_low =
+        mz_cuda_16bit(operand) && (int)call->in[0].dtype == operand && (int)call->in[1].dtype == operand;
     if (compiled && (!stored_low || out != MEZZO_F32 || mz_present(bias)))
         return "serves 16-bit operands and an FP32 result";
-    if (low(operand) && !plain && !stored_low)
+    if (mz_cuda_16bit(operand) && !plain && !stored_low)
         return "16-bit operands stored as FP32 give 16-bit results only";
     const bool as_they_are = plain || compiled;
     r->key.operand = as_they_are ? operand : MEZZO_F32;
     r->key.result = plain ? operand : MEZZO_F32;
     r->key.rounds = compiled;
     r->key.bias = mz_present(bias) ? r->key.operand : 0;
-    const bool tensor_cores = low(operand) || call->numerics.compute == MEZZO_TF32;
+    const bool tensor_cores = mz_cuda_16bit(operand) || call->numerics.compute == MEZZO_TF32;
     r->key.engines = tensor_cores ? MZ_CUDNN_SUMS : MZ_CUDNN_FMA;
     r->convert_a = (int)call->in[0].dtype != r->key.operand;
     r->convert_b = (int)call->in[1].dtype != r->key.operand;
@@ -479,7 +466,7 @@ static const char *check(const mz_cuda_device *cuda, const mz_call *call) {
     for (int i = 0; i < call->n_out; i++)
         if (mz_present(&call->out[i]) && !mz_cuda_float(&call->out[i]))
             return "stores fp32, bf16 and fp16";
-    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !low((int)compute))
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !mz_cuda_16bit((int)compute))
         return "computes in fp32, tf32, bf16 and fp16";
     if (call->op == MZ_OP_conv2d_dw &&
         (mz_out(call, conv2d_dw, dw)->dtype != MEZZO_F32 ||
@@ -490,13 +477,14 @@ static const char *check(const mz_cuda_device *cuda, const mz_call *call) {
 
 static void book(const mz_call *call, route *r) {
     const mz_tensor *bias = bias_of(call), *db = bias_gradient_of(call), *dy = mz_in(call, conv2d_dw, dy);
-    r->at_a = place(&r->bytes, r->convert_a ? bytes_as(mz_in(call, conv2d_dw, dy), r->key.operand) : 0);
-    r->at_b = place(&r->bytes, r->convert_b ? bytes_as(mz_in(call, conv2d_dw, x), r->key.operand) : 0);
-    r->at_bias = place(&r->bytes, r->convert_bias ? bytes_as(bias, r->key.bias) : 0);
-    r->at_result = place(&r->bytes, r->finish ? bytes_as(mz_out(call, conv2d_dw, dw), r->key.result) : 0);
-    r->at_sums =
-        place(&r->bytes, mz_present(db) ? mz_cu_column_sums_bytes(mz_shape_rows(&dy->shape), dy->shape.dim[3]) : 0);
-    r->at_plan = place(&r->bytes, r->plan->workspace);
+    r->at_a = mz_cuda_place(&r->bytes, r->convert_a ? mz_cuda_bytes_as(mz_in(call, conv2d_dw, dy), r->key.operand) : 0);
+    r->at_b = mz_cuda_place(&r->bytes, r->convert_b ? mz_cuda_bytes_as(mz_in(call, conv2d_dw, x), r->key.operand) : 0);
+    r->at_bias = mz_cuda_place(&r->bytes, r->convert_bias ? mz_cuda_bytes_as(bias, r->key.bias) : 0);
+    r->at_result =
+        mz_cuda_place(&r->bytes, r->finish ? mz_cuda_bytes_as(mz_out(call, conv2d_dw, dw), r->key.result) : 0);
+    r->at_sums = mz_cuda_place(
+        &r->bytes, mz_present(db) ? mz_cu_column_sums_bytes(mz_shape_rows(&dy->shape), dy->shape.dim[3]) : 0);
+    r->at_plan = mz_cuda_place(&r->bytes, r->plan->workspace);
 }
 
 static void measure(mz_cuda_device *cuda, const mz_call *call, const route *r) {
@@ -555,15 +543,6 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
 }
 
 // --- running -------------------------------------------------------------------------------------------------------
-static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
-                            const void **out) {
-    *out = convert ? staged : t->data;
-    if (convert)
-        MZ_CUDA_TRY(
-            mz_cu_convert(cuda->stream, mz_cuda_array(t), (mz_cu_array){staged, dtype}, mz_shape_count(&t->shape)));
-    return MEZZO_OK;
-}
-
 // Copies cuDNN's result from the workspace to the output.
 static mezzo_status finish(mz_cuda_device *cuda, const mz_call *call, const route *r, void *result) {
     const mz_tensor *out = &call->out[0];
@@ -582,14 +561,14 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     char *workspace = call->workspace;
     void *result = r->finish ? workspace + r->at_result : call->out[0].data;
     const void *a, *b, *added = NULL;
-    MEZZO_TRY(operand(cuda, &call->in[0], r->convert_a, workspace + r->at_a, r->key.operand, &a));
-    MEZZO_TRY(operand(cuda, &call->in[1], r->convert_b, workspace + r->at_b, r->key.operand, &b));
+    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[0], r->convert_a, workspace + r->at_a, r->key.operand, &a));
+    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[1], r->convert_b, workspace + r->at_b, r->key.operand, &b));
     mz_cudnn_pointers p = {.n = 0};
     mz_cudnn_point(&p, X, call->op == MZ_OP_conv2d ? a : call->op == MZ_OP_conv2d_dx ? result : b);
     mz_cudnn_point(&p, W, call->op == MZ_OP_conv2d_dw ? result : b);
     mz_cudnn_point(&p, Y, call->op == MZ_OP_conv2d ? result : a);
     if (r->key.bias != 0) {
-        MEZZO_TRY(operand(cuda, bias, r->convert_bias, workspace + r->at_bias, r->key.bias, &added));
+        MEZZO_TRY(mz_cuda_operand(cuda, bias, r->convert_bias, workspace + r->at_bias, r->key.bias, &added));
         mz_cudnn_point(&p, BIAS, added);
     }
     MEZZO_TRY(mz_cudnn_run(cuda, r->plan, &p, workspace + r->at_plan));

@@ -94,6 +94,41 @@ static inline bool mz_cuda_float(const mz_tensor *t) { // a storage that kernels
     return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
 }
 
+// Adds `size` bytes to a workspace of *bytes; returns where they begin.
+static inline size_t mz_cuda_place(size_t *bytes, size_t size) {
+    size_t at = *bytes;
+    *bytes += mz_align_up(size, 256);
+    return at;
+}
+static inline bool mz_cuda_16bit(int dtype) { // BF16 or FP16
+    return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
+}
+
+// Defines a kernel whose state is a `route`, with the workspace's `bytes`, which op##_route fills or refuses.
+#define MZ_CUDA_ROUTED(op, symbol, name)                                                                               \
+    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
+        route *r = (route *)(out->state = mz_alloc(1, sizeof(route)));                                                 \
+        if (r == NULL)                                                                                                 \
+            return mz_out_of_memory;                                                                                   \
+        const char *reason = op##_route(mz_cuda(device), call, r);                                                     \
+        out->workspace = r->bytes;                                                                                     \
+        return reason;                                                                                                 \
+    }                                                                                                                  \
+    const mz_kernel symbol = {name, op##_prepare, op##_run};
+
+// matmul.c: gets an operand's address: the tensor's, or that of `staged`, to which it is converted.
+mezzo_status mz_cuda_operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
+                             const void **out);
+static inline size_t mz_cuda_bytes_as(const mz_tensor *t, int dtype) {
+    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size((mezzo_dtype)dtype);
+}
+// matmul.c: for products whose kernel leaves post-ops to another one. z: the product of a linear layer [rows, cols];
+// the caller removes what its product includes.
+mz_cu_epilogue mz_cuda_linear_epilogue(const mz_call *call, mz_cu_array z, int64_t rows, int64_t cols);
+// Finishes linear_dx: dx from the FP32 product (NULL: dx is stored already), and the sums of its columns.
+mezzo_status mz_cuda_finish_dx(mz_cuda_device *cuda, const mz_call *call, const void *product, int64_t rows,
+                               int64_t cols, void *workspace);
+
 // library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders separated
 // by colons), the loader's own folders, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not found;
 // *reason then says so in one line.

@@ -12,12 +12,6 @@ typedef struct route {
     size_t at_result, at_sums, at_gemm, bytes;
 } route;
 
-static size_t place(size_t *bytes, size_t size) {
-    size_t at = *bytes;
-    *bytes += mz_align_up(size, 256);
-    return at;
-}
-
 // first, second: whether that operand must be transposed.
 static const char *check(mz_cuda_device *cuda, const mz_call *call, bool first, bool second) {
     if (call->in[0].columnwise != first || call->in[1].columnwise != second)
@@ -82,7 +76,7 @@ static const char *linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_ge
     *r = (route){.bias = mz_present(bias), .residual = mz_present(residual), .act = act};
     const char *reason = take(cuda, &key, r);
     if (reason == NULL && act && !aux)
-        r->at_result = place(&r->bytes, (size_t)(key.m * key.n) * sizeof(uint16_t));
+        r->at_result = mz_cuda_place(&r->bytes, (size_t)(key.m * key.n) * sizeof(uint16_t));
     return reason;
 }
 
@@ -94,15 +88,15 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
     mz_gemm_key key = key_of(call, n, mz_shape_count(&mz_out(call, linear, y)->shape) / n, k, MEZZO_F32);
     key.fast = 1;
     if (linear_whole(cuda, call, key, r) == NULL) {
-        r->at_gemm = place(&r->bytes, r->gemm->workspace);
+        r->at_gemm = mz_cuda_place(&r->bytes, r->gemm->workspace);
         return NULL;
     }
     *r = (route){.finish = true};
     reason = take(cuda, &key, r); // the sum in FP32, and our own kernel for the other steps
     if (reason != NULL)
         return reason;
-    r->at_result = place(&r->bytes, (size_t)(key.m * key.n) * sizeof(float));
-    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+    r->at_result = mz_cuda_place(&r->bytes, (size_t)(key.m * key.n) * sizeof(float));
+    r->at_gemm = mz_cuda_place(&r->bytes, r->gemm->workspace);
     return NULL;
 }
 
@@ -121,16 +115,10 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
     if (!r->finish && !r->act)
         return MEZZO_OK;
-    const mz_cu_array none = {NULL, MEZZO_F32};
-    mz_cu_epilogue e = {.z = {data.d, r->act ? MEZZO_BF16 : MEZZO_F32},
-                        .bias = r->act ? none : mz_cuda_array(mz_in(call, linear, bias)),
-                        .residual = r->act ? none : mz_cuda_array(mz_in(call, linear, residual)),
-                        .preact = r->act ? none : mz_cuda_array(mz_out(call, linear, preact)),
-                        .y = mz_cuda_array(mz_out(call, linear, y)),
-                        .rows = r->gemm->key.n,
-                        .cols = r->gemm->key.m,
-                        .act = (int)call->attrs.act,
-                        .via = (int)call->attrs.via};
+    mz_cu_epilogue e = mz_cuda_linear_epilogue(call, (mz_cu_array){data.d, r->act ? MEZZO_BF16 : MEZZO_F32},
+                                               r->gemm->key.n, r->gemm->key.m);
+    if (r->act) // the product includes the others
+        e.bias = e.residual = e.preact = (mz_cu_array){NULL, MEZZO_F32};
     MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
     return MEZZO_OK;
 }
@@ -150,9 +138,9 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->at_result = r->finish ? place(&r->bytes, (size_t)(m * n) * sizeof(float)) : 0;
-    r->at_sums = summed ? place(&r->bytes, mz_cu_column_sums_bytes(n, m)) : 0;
-    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+    r->at_result = r->finish ? mz_cuda_place(&r->bytes, (size_t)(m * n) * sizeof(float)) : 0;
+    r->at_sums = summed ? mz_cuda_place(&r->bytes, mz_cu_column_sums_bytes(n, m)) : 0;
+    r->at_gemm = mz_cuda_place(&r->bytes, r->gemm->workspace);
     return NULL;
 }
 
@@ -164,14 +152,7 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_gemm_data data = data_of(call);
     data.d = r->finish ? workspace + r->at_result : mz_out(call, linear_dx, dx)->data;
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
-    if (r->finish)
-        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(mz_in(call, linear_dx, preact)),
-                                 mz_cuda_array(mz_out(call, linear_dx, dx)), key->m * key->n, (int)call->attrs.act));
-    if (mz_present(mz_out(call, linear_dx, dbias)))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
-                                      mz_out(call, linear_dx, dbias)->data, key->n, key->m, call->attrs.accumulate,
-                                      (float *)(void *)(workspace + r->at_sums)));
-    return MEZZO_OK;
+    return mz_cuda_finish_dx(cuda, call, r->finish ? data.d : NULL, key->n, key->m, workspace + r->at_sums);
 }
 
 // --- linear_dw -----------------------------------------------------------------------------------------------------
@@ -191,7 +172,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+    r->at_gemm = mz_cuda_place(&r->bytes, r->gemm->workspace);
     return NULL;
 }
 
@@ -206,16 +187,6 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
 }
 
 // --- the kernels ---------------------------------------------------------------------------------------------------
-#define FP8_KERNEL(op)                                                                                                 \
-    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
-        route *r = out->state = mz_alloc(1, sizeof *r);                                                                \
-        if (r == NULL)                                                                                                 \
-            return mz_out_of_memory;                                                                                   \
-        const char *reason = op##_route(mz_cuda(device), call, r);                                                     \
-        out->workspace = r->bytes;                                                                                     \
-        return reason;                                                                                                 \
-    }                                                                                                                  \
-    const mz_kernel mz_cuda_##op##_fp8 = {#op "_fp8__cublaslt", op##_prepare, op##_run};
-FP8_KERNEL(linear)
-FP8_KERNEL(linear_dx)
-FP8_KERNEL(linear_dw)
+MZ_CUDA_ROUTED(linear, mz_cuda_linear_fp8, "linear_fp8__cublaslt")
+MZ_CUDA_ROUTED(linear_dx, mz_cuda_linear_dx_fp8, "linear_dx_fp8__cublaslt")
+MZ_CUDA_ROUTED(linear_dw, mz_cuda_linear_dw_fp8, "linear_dw_fp8__cublaslt")

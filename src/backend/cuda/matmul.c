@@ -23,22 +23,6 @@ typedef struct route {
     size_t at_a, at_b, at_bias, at_result, at_sums, at_gemm, bytes;
 } route;
 
-enum { ALIGN = 256 };
-
-static size_t place(size_t *bytes, size_t size) {
-    size_t at = *bytes;
-    *bytes += mz_align_up(size, ALIGN);
-    return at;
-}
-
-static size_t tensor_bytes(const mz_tensor *t, int dtype) {
-    return (size_t)mz_shape_count(&t->shape) * mezzo_dtype_size((mezzo_dtype)dtype);
-}
-
-static bool low(int dtype) {
-    return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
-}
-
 // Returns whether the library's epilogues may be used. For rows that do not start at multiples of 16 bytes (8 elements)
 // the library has older kernels, which round the product before they apply the bias, the residual or the derivative.
 static bool aligned(const mz_gemm_key *key) {
@@ -51,9 +35,9 @@ static bool aligned(const mz_gemm_key *key) {
 int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
     mezzo_dtype compute = call->numerics.compute;
     int dtype = MEZZO_F32;
-    if (call->in[a].dtype == call->in[b].dtype && low((int)call->in[a].dtype))
+    if (call->in[a].dtype == call->in[b].dtype && mz_cuda_16bit((int)call->in[a].dtype))
         dtype = (int)call->in[a].dtype;
-    else if (low((int)compute))
+    else if (mz_cuda_16bit((int)compute))
         dtype = (int)compute;
     if (dtype == MEZZO_BF16 && cuda->cc < 80)
         return compute == MEZZO_F32 || (call->in[a].dtype == MEZZO_BF16 && call->in[b].dtype == MEZZO_BF16) ? MEZZO_F32
@@ -69,7 +53,7 @@ static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b
         if (mz_present(&call->out[i]) && !mz_cuda_float(&call->out[i]))
             return "stores fp32, bf16 and fp16";
     mezzo_dtype compute = call->numerics.compute;
-    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !low((int)compute))
+    if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !mz_cuda_16bit((int)compute))
         return "computes in fp32, tf32, bf16 and fp16";
     if (compute == MEZZO_TF32 && cuda->cc < 80)
         return "no tf32 arithmetic before compute capability 8.0";
@@ -82,16 +66,16 @@ static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b
 static void book(route *r, const mz_tensor *a, const mz_tensor *b, const mz_tensor *bias, size_t result, size_t sums) {
     r->bytes = 0;
     if (r->convert_a)
-        r->at_a = place(&r->bytes, tensor_bytes(a, r->gemm->key.operand));
+        r->at_a = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(a, r->gemm->key.operand));
     if (r->convert_b)
-        r->at_b = place(&r->bytes, tensor_bytes(b, r->gemm->key.operand));
+        r->at_b = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(b, r->gemm->key.operand));
     if (r->convert_bias)
-        r->at_bias = place(&r->bytes, tensor_bytes(bias, MEZZO_F32));
+        r->at_bias = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(bias, MEZZO_F32));
     if (result > 0)
-        r->at_result = place(&r->bytes, result);
+        r->at_result = mz_cuda_place(&r->bytes, result);
     if (sums > 0)
-        r->at_sums = place(&r->bytes, sums);
-    r->at_gemm = place(&r->bytes, r->gemm->workspace);
+        r->at_sums = mz_cuda_place(&r->bytes, sums);
+    r->at_gemm = mz_cuda_place(&r->bytes, r->gemm->workspace);
 }
 
 static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
@@ -111,8 +95,8 @@ static const char *take(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) 
     return r->gemm == NULL ? mz_out_of_memory : r->gemm->refusal;
 }
 
-static mezzo_status operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
-                            const void **out) {
+mezzo_status mz_cuda_operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
+                             const void **out) {
     *out = convert ? staged : t->data;
     if (convert)
         MZ_CUDA_TRY(
@@ -125,9 +109,34 @@ static mezzo_status run_product(mz_cuda_device *cuda, const mz_call *call, const
                                 mz_gemm_data data) {
     char *workspace = call->workspace;
     int dtype = r->gemm->key.operand;
-    MEZZO_TRY(operand(cuda, &call->in[a], r->convert_a, workspace + r->at_a, dtype, &data.a));
-    MEZZO_TRY(operand(cuda, &call->in[b], r->convert_b, workspace + r->at_b, dtype, &data.b));
+    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[a], r->convert_a, workspace + r->at_a, dtype, &data.a));
+    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[b], r->convert_b, workspace + r->at_b, dtype, &data.b));
     MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
+    return MEZZO_OK;
+}
+
+// --- post-ops that the product leaves ------------------------------------------------------------------------------
+mz_cu_epilogue mz_cuda_linear_epilogue(const mz_call *call, mz_cu_array z, int64_t rows, int64_t cols) {
+    return (mz_cu_epilogue){.z = z,
+                            .bias = mz_cuda_array(mz_in(call, linear, bias)),
+                            .residual = mz_cuda_array(mz_in(call, linear, residual)),
+                            .preact = mz_cuda_array(mz_out(call, linear, preact)),
+                            .y = mz_cuda_array(mz_out(call, linear, y)),
+                            .rows = rows,
+                            .cols = cols,
+                            .act = (int)call->attrs.act,
+                            .via = (int)call->attrs.via};
+}
+
+mezzo_status mz_cuda_finish_dx(mz_cuda_device *cuda, const mz_call *call, const void *product, int64_t rows,
+                               int64_t cols, void *workspace) {
+    const mz_cu_array dx = mz_cuda_array(mz_out(call, linear_dx, dx));
+    if (product != NULL)
+        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, product, mz_cuda_array(mz_in(call, linear_dx, preact)), dx, rows * cols,
+                                 (int)call->attrs.act));
+    if (mz_present(mz_out(call, linear_dx, dbias)))
+        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, dx, mz_out(call, linear_dx, dbias)->data, rows, cols,
+                                      call->attrs.accumulate, workspace));
     return MEZZO_OK;
 }
 
@@ -154,7 +163,8 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
         // The library's GELU is accurate enough for 16-bit results only. It saves ReLU's input as a bit mask and GELU's
         // in the operands' format, and rounds the sum before it adds a residual.
         if ((act != MZ_ACT_GELU_TANH && act != MZ_ACT_RELU) || mz_present(residual) || key.result != key.operand ||
-            !low(key.operand) || (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)))
+            !mz_cuda_16bit(key.operand) ||
+            (mz_present(preact) && (act == MZ_ACT_RELU || (int)preact->dtype != key.operand)))
             return false;
     } else if (mz_present(preact)) {
         return false;
@@ -181,7 +191,7 @@ static bool linear_whole(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key 
 static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
     const mz_tensor *bias = mz_in(call, linear, bias), *preact = mz_out(call, linear, preact);
     *r = (route){.finish = true, .target = TO_WORKSPACE};
-    key.result = low(key.operand) && (int)call->attrs.via == key.operand ? key.operand : MEZZO_F32;
+    key.result = mz_cuda_16bit(key.operand) && (int)call->attrs.via == key.operand ? key.operand : MEZZO_F32;
     if (mz_present(bias) && aligned(&key)) {
         key.bias = (int)bias->dtype;
         key.epilogue = CUBLASLT_EPILOGUE_BIAS;
@@ -217,7 +227,7 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
     }
     r->convert_a = (int)mz_in(call, linear, w)->dtype != key.operand;
     r->convert_b = (int)mz_in(call, linear, x)->dtype != key.operand;
-    size_t result = r->target == TO_WORKSPACE ? tensor_bytes(mz_out(call, linear, y), r->gemm->key.result) : 0;
+    size_t result = r->target == TO_WORKSPACE ? mz_cuda_bytes_as(mz_out(call, linear, y), r->gemm->key.result) : 0;
     book(r, mz_in(call, linear, w), mz_in(call, linear, x), mz_in(call, linear, bias), result, 0);
     return NULL;
 }
@@ -234,20 +244,17 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     data.c = r->residual ? residual->data : NULL;
     data.aux = preact->data;
     if (r->bias)
-        MEZZO_TRY(operand(cuda, bias, r->convert_bias, workspace + r->at_bias, MEZZO_F32, &data.bias));
+        MEZZO_TRY(mz_cuda_operand(cuda, bias, r->convert_bias, workspace + r->at_bias, MEZZO_F32, &data.bias));
     MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
     if (!r->finish)
         return MEZZO_OK;
     const mz_cu_array none = {NULL, MEZZO_F32};
-    mz_cu_epilogue e = {.z = {data.d, r->gemm->key.result},
-                        .bias = r->bias ? none : mz_cuda_array(bias),
-                        .residual = mz_cuda_array(residual),
-                        .preact = r->target == TO_PREACT ? none : mz_cuda_array(preact),
-                        .y = mz_cuda_array(mz_out(call, linear, y)),
-                        .rows = r->gemm->key.n,
-                        .cols = r->gemm->key.m,
-                        .act = (int)call->attrs.act,
-                        .via = (int)call->attrs.via};
+    const mz_gemm_key *key = &r->gemm->key;
+    mz_cu_epilogue e = mz_cuda_linear_epilogue(call, (mz_cu_array){data.d, key->result}, key->n, key->m);
+    if (r->bias)
+        e.bias = none;
+    if (r->target == TO_PREACT)
+        e.preact = none;
     MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
     return MEZZO_OK;
 }
@@ -268,7 +275,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     bool whole = false, cached = (size_t)(key.m * key.n) * sizeof(float) <= (size_t)cuda->l2;
     // For a product that stays in L2, a kernel of this folder finishes the FP32 sum faster than the library's kernel
     // for dGELU.
-    if (mz_present(preact) && low(key.operand) && call->attrs.act == MZ_ACT_GELU_TANH && !cached &&
+    if (mz_present(preact) && mz_cuda_16bit(key.operand) && call->attrs.act == MZ_ACT_GELU_TANH && !cached &&
         (int)preact->dtype == key.operand && (int)dx->dtype == key.operand && aligned(&key)) {
         mz_gemm_key fused = key;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -288,7 +295,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
     if (summed && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
         return "gradients are fp32";
     size_t sums = summed ? mz_cu_column_sums_bytes(key.n, key.m) : 0;
-    book(r, w, mz_in(call, linear_dx, dy), NULL, r->finish ? tensor_bytes(dx, MEZZO_F32) : 0, sums);
+    book(r, w, mz_in(call, linear_dx, dy), NULL, r->finish ? mz_cuda_bytes_as(dx, MEZZO_F32) : 0, sums);
     return NULL;
 }
 
@@ -299,15 +306,8 @@ static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_gemm_data data = {.d = r->finish ? workspace + r->at_result : mz_out(call, linear_dx, dx)->data,
                          .aux = mz_in(call, linear_dx, preact)->data};
     MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
-    if (r->finish)
-        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, data.d, mz_cuda_array(mz_in(call, linear_dx, preact)),
-                                 mz_cuda_array(mz_out(call, linear_dx, dx)),
-                                 mz_shape_count(&mz_out(call, linear_dx, dx)->shape), (int)call->attrs.act));
-    if (mz_present(mz_out(call, linear_dx, dbias)))
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
-                                      mz_out(call, linear_dx, dbias)->data, r->gemm->key.n, r->gemm->key.m,
-                                      call->attrs.accumulate, (float *)(void *)(workspace + r->at_sums)));
-    return MEZZO_OK;
+    return mz_cuda_finish_dx(cuda, call, r->finish ? data.d : NULL, r->gemm->key.n, r->gemm->key.m,
+                             workspace + r->at_sums);
 }
 
 // --- linear_dw -----------------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
         return reason;
     r->convert_a = (int)b->dtype != key.operand;
     r->convert_b = (int)a->dtype != key.operand;
-    book(r, b, a, NULL, storable ? 0 : tensor_bytes(y, MEZZO_F32), 0);
+    book(r, b, a, NULL, storable ? 0 : mz_cuda_bytes_as(y, MEZZO_F32), 0);
     return NULL;
 }
 

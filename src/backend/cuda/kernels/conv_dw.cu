@@ -345,12 +345,6 @@ struct plan {
     size_t at_x, at_y, at_sum, at_partial, at_bias, bytes;
 };
 
-static size_t place(plan *p, bool wanted, int64_t numbers, size_t size) {
-    const size_t at = p->bytes;
-    p->bytes += mz_align_up(wanted ? static_cast<size_t>(numbers) * size : 0, 256);
-    return at;
-}
-
 static int64_t weights_of(const mz_cu_conv &v) {
     return v.n * v.r * v.s * v.c;
 }
@@ -366,10 +360,11 @@ static plan plan_of(const mz_cuda_device *cuda, const mz_call *call) {
     v.c = v.depth = (v.c + 7) / 8 * 8;
     v.n = (v.n + 7) / 8 * 8;
     p.splits = splits_of(v, cuda->sms);
-    p.at_x = place(&p, p.pad_x, x * v.c, sizeof(uint16_t));
-    p.at_y = place(&p, p.pad_y, y * v.n, sizeof(uint16_t));
-    p.at_sum = place(&p, p.pad_x || p.pad_y, weights_of(v), sizeof(float));
-    p.at_partial = place(&p, p.splits > 1, p.splits * (weights_of(v) + v.n), sizeof(float));
+    const size_t weights = static_cast<size_t>(weights_of(v));
+    p.at_x = mz_cuda_place(&p.bytes, p.pad_x ? static_cast<size_t>(x * v.c) * sizeof(uint16_t) : 0);
+    p.at_y = mz_cuda_place(&p.bytes, p.pad_y ? static_cast<size_t>(y * v.n) * sizeof(uint16_t) : 0);
+    p.at_sum = mz_cuda_place(&p.bytes, p.pad_x || p.pad_y ? weights * sizeof(float) : 0);
+    p.at_partial = mz_cuda_place(&p.bytes, p.splits > 1 ? p.splits * (weights + v.n) * sizeof(float) : 0);
     p.at_bias = p.bytes;
     if (p.pad_y && mz_present(mz_out(call, conv2d_dw, db)))
         p.bytes += mz_cu_column_sums_bytes(y, mz_in(call, conv2d_dw, dy)->shape.dim[3]);

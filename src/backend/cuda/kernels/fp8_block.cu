@@ -515,19 +515,13 @@ cudaError_t run_block(const mz_cuda_device *cuda, const mz_cu_fp8_block &g, bool
 //   linear_dx  dx [M, K] = dy (M×N, blocks) · w (K×N, columnwise, tiles)
 //   linear_dw  dw [N, K] = dyᵀ (N×M, columnwise, blocks) · x (K×M, columnwise, blocks)
 // Rows of FP8 data that do not begin at multiples of 16 bytes are spread in the workspace first; columnwise ones do.
-enum { ALIGN = 256, STRIDE = 16 };
+enum { STRIDE = 16 };
 
-struct block_route {
-    mz_cu_fp8_block g;            // without addresses
-    bool spread[2], finish, sums; // an own kernel finishes an FP32 product; dx's columns are summed
+struct route {
+    mz_cu_fp8_block g;      // without addresses
+    bool spread[2], finish; // an own kernel finishes an FP32 product
     size_t at[2], at_result, at_partial, at_sums, bytes;
 };
-
-static size_t place(size_t *bytes, size_t size) {
-    size_t at = *bytes;
-    *bytes += mz_align_up(size, ALIGN);
-    return at;
-}
 
 // Checks an operand, whose blocks are along the summed dimension; a weight has scales of tiles.
 static const char *check_operand(const mz_tensor *t, mz_scaling scaling, bool columnwise) {
@@ -536,7 +530,7 @@ static const char *check_operand(const mz_tensor *t, mz_scaling scaling, bool co
     return t->columnwise == columnwise ? NULL : "both operands have what is summed over as their last dimension";
 }
 
-static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, block_route *r) {
+static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, route *r) {
     const bool dw = call->op == MZ_OP_linear_dw, dx = call->op == MZ_OP_linear_dx;
     const mz_scaling second = dw ? MZ_SCALING_BLOCK128 : MZ_SCALING_TILE128;
     const mz_shape *w = dw ? &call->out[0].shape : &call->in[1].shape; // [N, K]
@@ -561,19 +555,19 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     const int64_t rows[2] = {g->rows, g->cols};
     for (int i = 0; i < 2; i++) {
         r->spread[i] = g->a_stride != g->inner && !call->in[i].columnwise;
-        r->at[i] = r->spread[i] ? place(&r->bytes, static_cast<size_t>(rows[i] * g->a_stride)) : 0;
+        r->at[i] = r->spread[i] ? mz_cuda_place(&r->bytes, static_cast<size_t>(rows[i] * g->a_stride)) : 0;
     }
     return NULL;
 }
 
-static const char *check_code(const mz_cuda_device *cuda, const block_route *r) {
+static const char *check_code(const mz_cuda_device *cuda, const route *r) {
     bool ready = run_block(cuda, r->g, true) == cudaSuccess;
     (void)cudaGetLastError();
     return ready ? NULL : "this build has no code for compute capability 9.0a";
 }
 
 // Chooses what stores the product: the kernel itself, or another one after it.
-static const char *set_result(const mz_call *call, block_route *r) {
+static const char *set_result(const mz_call *call, route *r) {
     const bool forward = call->op == MZ_OP_linear;
     const mz_tensor *y = &call->out[0], *bias = &call->in[2], *residual = &call->in[3];
     if (forward && ((mz_present(bias) && !mz_cuda_float(bias)) || (mz_present(residual) && !mz_cuda_float(residual))))
@@ -587,32 +581,32 @@ static const char *set_result(const mz_call *call, block_route *r) {
         r->finish = y->dtype == MEZZO_F16 || mz_present(&call->in[2]);
     r->g.out.dtype = r->finish ? MEZZO_F32 : static_cast<int>(y->dtype);
     if (r->finish)
-        r->at_result = place(&r->bytes, static_cast<size_t>(r->g.rows * r->g.cols) * sizeof(float));
+        r->at_result = mz_cuda_place(&r->bytes, static_cast<size_t>(r->g.rows * r->g.cols) * sizeof(float));
     return NULL;
 }
 
-static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, block_route *r) {
+static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const char *reason = set_product(cuda, call, r);
     if (reason == NULL)
         reason = set_result(call, r);
     return reason != NULL ? reason : check_code(cuda, r);
 }
 
-static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, block_route *r) {
+static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const char *reason = set_product(cuda, call, r);
     if (reason == NULL)
         reason = set_result(call, r);
     if (reason != NULL)
         return reason;
-    r->sums = mz_present(mz_out(call, linear_dx, dbias));
-    if (r->sums && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
+    const mz_tensor *dbias = mz_out(call, linear_dx, dbias);
+    if (mz_present(dbias) && dbias->dtype != MEZZO_F32)
         return "gradients are fp32";
-    if (r->sums)
-        r->at_sums = place(&r->bytes, mz_cu_column_sums_bytes(r->g.rows, r->g.cols));
+    if (mz_present(dbias))
+        r->at_sums = mz_cuda_place(&r->bytes, mz_cu_column_sums_bytes(r->g.rows, r->g.cols));
     return check_code(cuda, r);
 }
 
-static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, block_route *r) {
+static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const char *reason = set_product(cuda, call, r);
     if (reason != NULL)
         return reason;
@@ -624,14 +618,14 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, bl
     r->g.splits = choose_splits(count_pairs<ROWS, COLS>(r->g.rows, r->g.cols), (r->g.inner + L - 1) / L,
                                 r->g.rows * r->g.cols, cuda->sms, {700, 3000, 3000});
     if (r->g.splits > 1)
-        r->at_partial = place(&r->bytes, static_cast<size_t>(r->g.splits * r->g.rows * r->g.cols) * sizeof(float));
+        r->at_partial =
+            mz_cuda_place(&r->bytes, static_cast<size_t>(r->g.splits * r->g.rows * r->g.cols) * sizeof(float));
     return check_code(cuda, r);
 }
 
 // --- running -------------------------------------------------------------------------------------------------------
 // Sets the addresses of the product's operands; `out` is its result's.
-static mezzo_status operands(mz_cuda_device *cuda, const mz_call *call, const block_route *r, void *out,
-                             mz_cu_fp8_block *g) {
+static mezzo_status operands(mz_cuda_device *cuda, const mz_call *call, const route *r, void *out, mz_cu_fp8_block *g) {
     char *workspace = static_cast<char *>(call->workspace);
     const void *fp8[2];
     *g = r->g;
@@ -651,7 +645,7 @@ static mezzo_status operands(mz_cuda_device *cuda, const mz_call *call, const bl
 
 static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    const block_route *r = static_cast<const block_route *>(call->state);
+    const route *r = static_cast<const route *>(call->state);
     mz_cu_fp8_block g;
     MEZZO_TRY(operands(cuda, call, r, mz_out(call, linear, y)->data, &g));
     if (!r->finish) {
@@ -662,58 +656,31 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     MZ_CUDA_TRY(run_block(cuda, g, false));
     if (!r->finish)
         return MEZZO_OK;
-    mz_cu_epilogue e = {.z = g.out,
-                        .bias = mz_cuda_array(mz_in(call, linear, bias)),
-                        .residual = mz_cuda_array(mz_in(call, linear, residual)),
-                        .preact = mz_cuda_array(mz_out(call, linear, preact)),
-                        .y = mz_cuda_array(mz_out(call, linear, y)),
-                        .rows = g.rows,
-                        .cols = g.cols,
-                        .act = static_cast<int>(call->attrs.act),
-                        .via = static_cast<int>(call->attrs.via)};
+    const mz_cu_epilogue e = mz_cuda_linear_epilogue(call, g.out, g.rows, g.cols);
     MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
     return MEZZO_OK;
 }
 
 static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
-    const block_route *r = static_cast<const block_route *>(call->state);
+    const route *r = static_cast<const route *>(call->state);
     mz_cu_fp8_block g;
     MEZZO_TRY(operands(cuda, call, r, mz_out(call, linear_dx, dx)->data, &g));
     MZ_CUDA_TRY(run_block(cuda, g, false));
-    if (r->finish)
-        MZ_CUDA_TRY(mz_cu_act_dx(cuda->stream, g.out.data, mz_cuda_array(mz_in(call, linear_dx, preact)),
-                                 mz_cuda_array(mz_out(call, linear_dx, dx)), g.rows * g.cols,
-                                 static_cast<int>(call->attrs.act)));
-    if (r->sums)
-        MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_out(call, linear_dx, dx)),
-                                      data_of<float>(mz_out(call, linear_dx, dbias)), g.rows, g.cols,
-                                      call->attrs.accumulate,
-                                      reinterpret_cast<float *>(static_cast<char *>(call->workspace) + r->at_sums)));
-    return MEZZO_OK;
+    return mz_cuda_finish_dx(cuda, call, r->finish ? g.out.data : NULL, g.rows, g.cols,
+                             static_cast<char *>(call->workspace) + r->at_sums);
 }
 
 static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     mz_cu_fp8_block g;
-    MEZZO_TRY(
-        operands(cuda, call, static_cast<const block_route *>(call->state), mz_out(call, linear_dw, dw)->data, &g));
+    MEZZO_TRY(operands(cuda, call, static_cast<const route *>(call->state), mz_out(call, linear_dw, dw)->data, &g));
     if (call->attrs.accumulate)
         g.residual = g.out;
     MZ_CUDA_TRY(run_block(cuda, g, false));
     return MEZZO_OK;
 }
 
-#define BLOCK_KERNEL(op)                                                                                               \
-    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
-        block_route *r = static_cast<block_route *>(out->state = mz_alloc(1, sizeof *r));                              \
-        if (r == NULL)                                                                                                 \
-            return mz_out_of_memory;                                                                                   \
-        const char *reason = op##_route(mz_cuda(device), call, r);                                                     \
-        out->workspace = r->bytes;                                                                                     \
-        return reason;                                                                                                 \
-    }                                                                                                                  \
-    const mz_kernel mz_cuda_##op##_block = {#op "_fp8_block__cuda_wgmma", op##_prepare, op##_run};
-BLOCK_KERNEL(linear)
-BLOCK_KERNEL(linear_dx)
-BLOCK_KERNEL(linear_dw)
+MZ_CUDA_ROUTED(linear, mz_cuda_linear_block, "linear_fp8_block__cuda_wgmma")
+MZ_CUDA_ROUTED(linear_dx, mz_cuda_linear_dx_block, "linear_dx_fp8_block__cuda_wgmma")
+MZ_CUDA_ROUTED(linear_dw, mz_cuda_linear_dw_block, "linear_dw_fp8_block__cuda_wgmma")
