@@ -259,6 +259,42 @@ static const char *check_formats(const mezzo_device *device, const mz_kernel *ke
     return NULL;
 }
 
+static const struct {
+    char letter;
+    uint32_t dtypes;
+    const char *in, *out; // the refusals
+} storages[] = {
+#define FLOATS (MZ_BIT(MEZZO_F32) | MZ_BIT(MEZZO_BF16) | MZ_BIT(MEZZO_F16))
+#define ROW(letter, dtypes, names)                                                                                     \
+    { letter, dtypes, "an input is not " names, "an output is not " names }
+    ROW('a', FLOATS, "fp32, bf16 or fp16"),
+    ROW('b', MZ_BIT(MEZZO_BF16), "bf16"),
+    ROW('f', MZ_BIT(MEZZO_F32), "fp32"),
+    ROW('i', MZ_BIT(MEZZO_I32), "i32"),
+    ROW('n', FLOATS | MZ_BIT(MEZZO_I32), "fp32, bf16, fp16 or i32"),
+    ROW('u', MZ_BIT(MEZZO_U8), "u8"),
+    ROW('m', MZ_BIT(MEZZO_F32) | MZ_BIT(MEZZO_U8), "fp32 or u8"),
+#undef FLOATS
+#undef ROW
+};
+
+static const char *check_storages(const mz_tensor *tensors, int n, const char *letters, bool outputs) {
+    for (int i = 0; i < n; i++) {
+        size_t row = 0;
+        while (row + 1 < MZ_COUNT(storages) && storages[row].letter != *letters)
+            row++;
+        if (mz_present(&tensors[i]) && !(storages[row].dtypes & MZ_BIT(tensors[i].dtype)))
+            return outputs ? storages[row].out : storages[row].in;
+        letters += letters[1] != '\0';
+    }
+    return NULL;
+}
+
+const char *mz_storages_refusal(const mz_call *call, const char *in, const char *out) {
+    const char *reason = check_storages(call->in, call->n_in, in, false);
+    return reason != NULL ? reason : check_storages(call->out, call->n_out, out, true);
+}
+
 static bool padded(const mz_call *call) {
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i].storage.padded)

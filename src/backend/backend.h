@@ -62,6 +62,14 @@ struct mz_kernel {
     mezzo_status (*run)(mezzo_device *device, const mz_call *call); // enqueues on a device with a queue
 };
 
+// Returns NULL, or why a call's slots are not stored as the letters say, one for each slot: a any float (fp32, bf16,
+// fp16), b bf16, f fp32, i i32, n any float or i32, u bytes, m fp32 or bytes (masters). The last letter applies to
+// further slots; absent slots pass.
+const char *mz_storages_refusal(const mz_call *call, const char *in, const char *out);
+static inline bool mz_stores_float(const mz_tensor *t) {
+    return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
+}
+
 // Holds the sets of formats and scalings that a kernel takes, one bit for each.
 typedef struct mz_takes {
     uint32_t dtypes, scalings;
@@ -204,7 +212,11 @@ struct mezzo_device {
     struct mz_tracer *tracer; // runtime/tracer.h; NULL: there is no listener
 };
 
-// fetch.c: fetches and copies of devices that finish their work before a call returns, and whose memory is the host's.
+// host.c: for mz_backend, of devices that finish their work before a call returns, and whose memory is the host's.
+mezzo_status mz_host_alloc(mezzo_device *device, size_t bytes, void **out);
+void mz_host_release(mezzo_device *device, void *data);
+mezzo_status mz_host_copy(mezzo_device *device, void *dst, const void *src, size_t bytes);
+mezzo_status mz_host_sync(mezzo_device *device);
 mezzo_status mz_host_copy_rows(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                                size_t width, int64_t rows);
 mezzo_status mz_host_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out);

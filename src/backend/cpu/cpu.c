@@ -71,6 +71,20 @@ static const mz_kernel *const *cpu_kernels(const mezzo_device *device, mz_op op,
     return kernel_lists[op].list + above;
 }
 
+const char *mz_cpu_prepare(const mezzo_device *device, const mz_call *call, const mz_cpu_needs *needs,
+                           mz_prepared *out) {
+    const char *reason = NULL;
+    if (needs->in != NULL && (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64))
+        return "fp64 arithmetic: only the ref device has it";
+    if (needs->in != NULL)
+        reason = mz_storages_refusal(call, needs->in, needs->out);
+    if (reason == NULL && needs->refuses != NULL)
+        reason = needs->refuses(device, call);
+    if (reason == NULL && needs->workspace != NULL)
+        out->workspace = needs->workspace(device, call);
+    return reason;
+}
+
 // --- threads -----------------------------------------------------------------------------------------
 // libgomp ends the process where it cannot start a thread. So the threads are started here first, once and all at the
 // same time, so that a failure becomes an error that names the limit.
@@ -171,28 +185,6 @@ static mezzo_status cpu_describe(mezzo_device *device, mezzo_device_info *out) {
 }
 
 // --- memory --------------------------------------------------------------------------------------------------------
-static mezzo_status cpu_alloc(mezzo_device *device, size_t bytes, void **out) {
-    (void)device;
-    return mz_alloc_or_stop(bytes, out);
-}
-
-static void cpu_release(mezzo_device *device, void *data) {
-    (void)device;
-    mz_free(data);
-}
-
-static mezzo_status cpu_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    (void)device;
-    memcpy(dst, host, bytes);
-    return MEZZO_OK;
-}
-
-static mezzo_status cpu_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
-    (void)device;
-    memcpy(host, src, bytes);
-    return MEZZO_OK;
-}
-
 // Zeroes a buffer. Gradients are zeroed once a step; every thread zeroes its share of large buffers, so that one core's
 // memory port is not the limit.
 static mezzo_status cpu_zero(mezzo_device *device, void *dst, size_t bytes) {
@@ -203,11 +195,6 @@ static mezzo_status cpu_zero(mezzo_device *device, void *dst, size_t bytes) {
         size_t from = (size_t)i * PIECE, left = bytes - from;
         memset((char *)dst + from, 0, left < PIECE ? left : PIECE);
     }
-    return MEZZO_OK;
-}
-
-static mezzo_status cpu_sync(mezzo_device *device) {
-    (void)device;
     return MEZZO_OK;
 }
 
@@ -236,13 +223,13 @@ const mz_backend mz_backend_cpu = {
     .kernels = cpu_kernels,
     .takes = mz_cpu_takes,
     .takes_padding = cpu_takes_padding,
-    .alloc = cpu_alloc,
-    .release = cpu_release,
-    .write = cpu_write,
-    .read = cpu_read,
+    .alloc = mz_host_alloc,
+    .release = mz_host_release,
+    .write = mz_host_copy,
+    .read = mz_host_copy,
     .zero = cpu_zero,
     .copy_rows = mz_host_copy_rows,
-    .sync = cpu_sync,
+    .sync = mz_host_sync,
     .fetch_open = mz_host_fetch_open,
     .fetch = mz_host_fetch,
     .fetched = mz_host_fetched,

@@ -21,6 +21,16 @@ static inline int mz_cpu_threads(const mezzo_device *device, double work) {
     return work < MZ_CPU_GRAIN ? 1 : device->threads;
 }
 
+// What a kernel needs of a call (kernels/block.h).
+typedef struct mz_cpu_needs {
+    const char *in, *out; // letters of mz_storages_refusal; then it has no FP64 arithmetic. NULL: `refuses` checks them
+    size_t (*workspace)(const mezzo_device *device, const mz_call *call);    // NULL: none
+    const char *(*refuses)(const mezzo_device *device, const mz_call *call); // NULL: nothing else
+} mz_cpu_needs;
+// Prepares such a kernel.
+const char *mz_cpu_prepare(const mezzo_device *device, const mz_call *call, const mz_cpu_needs *needs,
+                           mz_prepared *out);
+
 // The number of BF16 products that make up one product in FP16 or in TF32 (kernels/matmul_split.c).
 #define MZ_CPU_F16_PRODUCTS  4
 #define MZ_CPU_TF32_PRODUCTS 3

@@ -134,36 +134,9 @@ static mezzo_status ref_describe(mezzo_device *device, mezzo_device_info *out) {
     return MEZZO_OK;
 }
 
-static mezzo_status ref_alloc(mezzo_device *device, size_t bytes, void **out) {
-    (void)device;
-    return mz_alloc_or_stop(bytes, out);
-}
-
-static void ref_release(mezzo_device *device, void *data) {
-    (void)device;
-    mz_free(data);
-}
-
-static mezzo_status ref_write(mezzo_device *device, void *dst, const void *host, size_t bytes) {
-    (void)device;
-    memcpy(dst, host, bytes);
-    return MEZZO_OK;
-}
-
-static mezzo_status ref_read(mezzo_device *device, void *host, const void *src, size_t bytes) {
-    (void)device;
-    memcpy(host, src, bytes);
-    return MEZZO_OK;
-}
-
 static mezzo_status ref_zero(mezzo_device *device, void *dst, size_t bytes) {
     (void)device;
     memset(dst, 0, bytes);
-    return MEZZO_OK;
-}
-
-static mezzo_status ref_sync(mezzo_device *device) {
-    (void)device;
     return MEZZO_OK;
 }
 
@@ -175,13 +148,13 @@ const mz_backend mz_backend_ref = {
     .kernels = ref_kernels,
     .takes = ref_takes,
     .takes_padding = ref_takes_padding,
-    .alloc = ref_alloc,
-    .release = ref_release,
-    .write = ref_write,
-    .read = ref_read,
+    .alloc = mz_host_alloc,
+    .release = mz_host_release,
+    .write = mz_host_copy,
+    .read = mz_host_copy,
     .zero = ref_zero,
     .copy_rows = mz_host_copy_rows,
-    .sync = ref_sync,
+    .sync = mz_host_sync,
     .fetch_open = mz_host_fetch_open,
     .fetch = mz_host_fetch,
     .fetched = mz_host_fetched,

@@ -276,7 +276,7 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *attention_refuses(const mezzo_device *device, const mz_call *call) {
     const char *reason = refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
     if (reason == NULL)
         reason = refuse_other_than_causal(call, mz_in(call, attention, q), mz_in(call, attention, k),
@@ -288,9 +288,7 @@ static const char *attention_prepare(mezzo_device *device, const mz_call *call, 
     for (int i = 1; i < 3; i++)
         if (mz_present(&call->in[i]) && call->in[i].dtype != mz_in(call, attention, q)->dtype)
             return "q, k and v must be of one format";
-    if (mz_present(mz_out(call, attention, lse)) && mz_out(call, attention, lse)->dtype != MEZZO_F32)
-        return "lse must be fp32";
-    out->workspace = attention_workspace(device, call);
-    return refuse_formats(call, 0);
+    return NULL;
 }
-const mz_kernel mz_attention__amx = {"attention_bf16_f32__amx_32x256", attention_prepare, run_attention};
+MZ_CPU_KERNEL_NAMED(mz_attention__amx, attention, "attention_bf16_f32__amx_32x256", "a", "af", attention_workspace,
+                    attention_refuses)

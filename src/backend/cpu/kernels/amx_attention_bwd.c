@@ -363,7 +363,7 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *attention_bwd_refuses(const mezzo_device *device, const mz_call *call) {
     const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
     if (reason == NULL)
         reason = refuse_other_than_causal(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_POSITIONS]);
@@ -374,10 +374,7 @@ static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *ca
     for (int i = IN_DY; i <= IN_V; i++)
         if (mz_present(&call->in[i]) && call->in[i].dtype != call->in[IN_Q].dtype)
             return "dy, q, k and v must be of one format";
-    if (call->in[IN_LSE].dtype != MEZZO_F32)
-        return "lse must be fp32";
-    out->workspace = attention_bwd_workspace(device, call);
-    return refuse_formats(call, 0);
+    return NULL;
 }
-const mz_kernel mz_attention_bwd__amx = {"attention_bwd_bf16_f32__amx_128x128", attention_bwd_prepare,
-                                         run_attention_bwd};
+MZ_CPU_KERNEL_NAMED(mz_attention_bwd__amx, attention_bwd, "attention_bwd_bf16_f32__amx_128x128", "aaaaaf", "a",
+                    attention_bwd_workspace, attention_bwd_refuses)

@@ -170,16 +170,12 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *attention_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
-    if (reason == NULL && mz_present(mz_out(call, attention, lse)) && mz_out(call, attention, lse)->dtype != MEZZO_F32)
-        reason = "lse must be fp32";
-    if (reason != NULL)
-        return reason;
-    out->workspace = attention_workspace(device, call);
-    return refuse_formats(call, 1u << 3);
+static const char *attention_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
 }
-const mz_kernel MZ_SYMBOL(attention) = {"attention_f32__" MZ_LEVEL_TEXT "_64x64", attention_prepare, run_attention};
+MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention), attention, "attention_f32__" MZ_LEVEL_TEXT "_64x64", "aaai", "af",
+                    attention_workspace, attention_refuses)
 
 // --- with a mask ---------------------------------------------------------------------------------------------------
 // The slots of q, k, v and y are those of attention.
@@ -194,14 +190,14 @@ static mezzo_status run_attention_masked(mezzo_device *device, const mz_call *ca
     return MEZZO_OK;
 }
 
-static const char *attention_masked_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = refuse_masked(call, mz_in(call, attention_masked, q), mz_out(call, attention_masked, y),
-                                       mz_in(call, attention_masked, mask));
-    if (reason != NULL)
-        return reason;
+static size_t attention_masked_workspace(const mezzo_device *device, const mz_call *call) {
     const heads h = masked_heads(call);
-    out->workspace = sizeof(float) * forward_floats(&h) * (size_t)device->threads;
-    return refuse_formats(call, 0);
+    return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
 }
-const mz_kernel MZ_SYMBOL(attention_masked) = {"attention_masked_f32__" MZ_LEVEL_TEXT "_64x64",
-                                               attention_masked_prepare, run_attention_masked};
+
+static const char *attention_masked_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_attention(call, mz_in(call, attention_masked, q), mz_out(call, attention_masked, y));
+}
+MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_masked), attention_masked, "attention_masked_f32__" MZ_LEVEL_TEXT "_64x64",
+                    "aaaf", "a", attention_masked_workspace, attention_masked_refuses)

@@ -111,12 +111,6 @@ static inline const char *refuse_attention(const mz_call *call, const mz_tensor 
     return NULL;
 }
 
-static inline const char *refuse_masked(const mz_call *call, const mz_tensor *q, const mz_tensor *y,
-                                        const mz_tensor *mask) {
-    const char *reason = refuse_attention(call, q, y);
-    return reason != NULL ? reason : mask->dtype != MEZZO_F32 ? "the mask must be fp32" : NULL;
-}
-
 // Loads a vector of elements as FP32; lanes past `lanes` are 0.
 static inline vf load_lanes(const void *at, mezzo_dtype dtype, int lanes) {
     if (dtype == MEZZO_F32)

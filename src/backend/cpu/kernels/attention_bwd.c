@@ -261,17 +261,12 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *attention_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
-    if (reason == NULL && call->in[IN_LSE].dtype != MEZZO_F32)
-        reason = "lse must be fp32";
-    if (reason != NULL)
-        return reason;
-    out->workspace = attention_bwd_workspace(device, call);
-    return refuse_formats(call, 1u << IN_POSITIONS);
+static const char *attention_bwd_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
 }
-const mz_kernel MZ_SYMBOL(attention_bwd) = {"attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", attention_bwd_prepare,
-                                            run_attention_bwd};
+MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_bwd), attention_bwd, "attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", "aaaaafi",
+                    "a", attention_bwd_workspace, attention_bwd_refuses)
 
 // --- with a mask ---------------------------------------------------------------------------------------------------
 static heads masked_heads(const mz_call *call) {
@@ -289,17 +284,15 @@ static mezzo_status run_attention_masked_bwd(mezzo_device *device, const mz_call
     return MEZZO_OK;
 }
 
-static const char *attention_masked_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const mz_tensor *dmask = mz_out(call, attention_masked_bwd, dmask);
-    const char *reason =
-        refuse_masked(call, &call->in[IN_Q], &call->in[IN_DY], mz_in(call, attention_masked_bwd, mask));
-    if (reason == NULL && mz_present(dmask) && dmask->dtype != MEZZO_F32)
-        reason = "the mask's gradient must be fp32";
-    if (reason != NULL)
-        return reason;
+static size_t attention_masked_bwd_workspace(const mezzo_device *device, const mz_call *call) {
     const heads h = masked_heads(call);
-    out->workspace = sizeof(float) * backward_floats(&h) * (size_t)device->threads;
-    return refuse_formats(call, 0);
+    return sizeof(float) * backward_floats(&h) * (size_t)device->threads;
 }
-const mz_kernel MZ_SYMBOL(attention_masked_bwd) = {"attention_masked_bwd_f32__" MZ_LEVEL_TEXT "_64x64",
-                                                   attention_masked_bwd_prepare, run_attention_masked_bwd};
+
+static const char *attention_masked_bwd_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_attention(call, &call->in[IN_Q], &call->in[IN_DY]);
+}
+MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_masked_bwd), attention_masked_bwd,
+                    "attention_masked_bwd_f32__" MZ_LEVEL_TEXT "_64x64", "aaaaf", "aaaf",
+                    attention_masked_bwd_workspace, attention_masked_bwd_refuses)

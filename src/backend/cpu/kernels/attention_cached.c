@@ -145,7 +145,7 @@ static size_t workspace(const mezzo_device *device, const mz_call *call) {
 }
 
 // Runs the kernel. A task stores its heads' keys and values, and no other task reads them.
-static mezzo_status run(mezzo_device *device, const mz_call *call) {
+static mezzo_status run_attention_cached(mezzo_device *device, const mz_call *call) {
     cached c = cached_of(call);
     c.first = *(const int32_t *)mz_in(call, attention_cached, positions)->data;
     if (c.first < 0)
@@ -167,14 +167,12 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = workspace(device, call);
+static const char *refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     const char *reason = refuse_attention(call, mz_in(call, attention_cached, q), mz_out(call, attention_cached, y));
-    if (reason == NULL && (mz_in(call, attention_cached, cache_k)->dtype != MEZZO_F32 ||
-                           mz_in(call, attention_cached, cache_v)->dtype != MEZZO_F32))
-        reason = "caches must be fp32";
     if (reason == NULL && call->numerics.compute != mz_in(call, attention_cached, q)->dtype)
         reason = "operands must be stored as they are multiplied";
-    return reason != NULL ? reason : refuse_formats(call, 1u << 5);
+    return reason;
 }
-const mz_kernel MZ_SYMBOL(attention_cached) = {"attention_cached_f32__" MZ_LEVEL_TEXT, prepare, run};
+MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_cached), attention_cached, "attention_cached_f32__" MZ_LEVEL_TEXT, "aaaffi",
+                    "a", workspace, refuses)

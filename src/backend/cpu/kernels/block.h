@@ -147,34 +147,14 @@ static inline void copy_elements(const mz_tensor *from, int64_t at, const mz_ten
     }
 }
 
-// --- prepare() -----------------------------------------------------------------------------------------------------
-static inline bool is_storage_float(const mz_tensor *t) {
-    return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
-}
-// Refuses other tensors than FP32, BF16 or FP16, except in the mask `integers` (bit i: input i), and FP64 arithmetic.
-static inline const char *refuse_formats(const mz_call *call, unsigned integers) {
-    if (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64)
-        return "fp64 arithmetic: only the ref device has it";
-    for (int i = 0; i < call->n_in; i++) {
-        if (!mz_present(&call->in[i]))
-            continue;
-        if (integers >> i & 1) {
-            if (call->in[i].dtype != MEZZO_I32)
-                return "indices must be i32";
-        } else if (!is_storage_float(&call->in[i])) {
-            return "an input is not fp32, bf16 or fp16";
-        }
-    }
-    for (int i = 0; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && !is_storage_float(&call->out[i]))
-            return "an output is not fp32, bf16 or fp16";
-    return NULL;
-}
-// Prepares kernels that take any floats and no workspace.
-static inline const char *prepare_floats(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return refuse_formats(call, 0);
-}
+// Defines a kernel by what it needs (mz_cpu_needs).
+#define MZ_CPU_KERNEL(op, in, out, workspace, refuses)                                                                 \
+    MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(op), op, #op "__" MZ_LEVEL_TEXT, in, out, workspace, refuses)
+#define MZ_CPU_KERNEL_NAMED(symbol, op, name, in, out, workspace, refuses)                                             \
+    static const char *prepare_##op(mezzo_device *device, const mz_call *call, mz_prepared *prepared) {                \
+        return mz_cpu_prepare(device, call, &(mz_cpu_needs){in, out, workspace, refuses}, prepared);                   \
+    }                                                                                                                  \
+    const mz_kernel symbol = {name, prepare_##op, run_##op};
 
 // --- rows ----------------------------------------------------------------------------------------------------------
 static inline int64_t last_dim(const mz_shape *s) {

@@ -53,16 +53,11 @@ static void put_columns(const columns *c, const float *values) {
     narrow_block(values, element_at(&c->call->out[0], c->outer * c->v.inner + c->first), c->call->out[0].dtype, c->n);
 }
 
-static const char *columns_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return refuse_formats(call, 0);
-}
-
 #define COLUMNS_KERNEL(name, input)                                                                                    \
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         return each_columns(device, call, &call->in[input], name##_columns);                                           \
     }                                                                                                                  \
-    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, columns_prepare, run_##name};
+    MZ_CPU_KERNEL(name, "a", "a", NULL, NULL)
 
 // --- the largest and the smallest ----------------------------------------------------------------------------------
 static void find_extremum(const columns *c, float sign, float *best, int64_t *index) {
@@ -110,13 +105,7 @@ static mezzo_status run_argmax(mezzo_device *device, const mz_call *call) {
     return each_columns(device, call, mz_in(call, argmax, x), argmax_columns);
 }
 
-static const char *argmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    if (!is_storage_float(mz_in(call, argmax, x)) && mz_in(call, argmax, x)->dtype != MEZZO_I32)
-        return "x is not fp32, bf16, fp16 or i32";
-    return mz_out(call, argmax, y)->dtype == MEZZO_I32 ? NULL : "indices must be i32";
-}
-const mz_kernel MZ_SYMBOL(argmax) = {"argmax__" MZ_LEVEL_TEXT, argmax_prepare, run_argmax};
+MZ_CPU_KERNEL(argmax, "n", "i", NULL, NULL)
 
 static void extremum_dx_columns(const columns *c) {
     const mz_tensor *x = mz_in(c->call, extremum_dx, x), *dx = mz_out(c->call, extremum_dx, dx);
@@ -240,15 +229,10 @@ static void gather_columns(const columns *c) {
         }
 }
 
-static const char *gather_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return refuse_formats(call, 1u << MZ_IN(gather, index));
-}
-
 static mezzo_status run_gather(mezzo_device *device, const mz_call *call) {
     return each_columns(device, call, mz_in(call, gather, x), gather_columns);
 }
-const mz_kernel MZ_SYMBOL(gather) = {"gather__" MZ_LEVEL_TEXT, gather_prepare, run_gather};
+MZ_CPU_KERNEL(gather, "ai", "a", NULL, NULL)
 
 // Adds in FP32: in y, or in a buffer where y has fewer bits.
 static void scatter_add_columns(const columns *c) {
@@ -275,14 +259,13 @@ static void scatter_add_columns(const columns *c) {
         narrow_block(sum + p.at, element_at(y, p.at), y->dtype, p.n);
 }
 
-static const char *scatter_add_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static size_t scatter_add_workspace(const mezzo_device *device, const mz_call *call) {
     (void)device;
     const mz_tensor *y = mz_out(call, scatter_add, y);
-    out->workspace = y->dtype == MEZZO_F32 ? 0 : (size_t)mz_shape_count(&y->shape) * sizeof(float);
-    return refuse_formats(call, 1u << MZ_IN(scatter_add, index));
+    return y->dtype == MEZZO_F32 ? 0 : (size_t)mz_shape_count(&y->shape) * sizeof(float);
 }
 
 static mezzo_status run_scatter_add(mezzo_device *device, const mz_call *call) {
     return each_columns(device, call, mz_out(call, scatter_add, y), scatter_add_columns);
 }
-const mz_kernel MZ_SYMBOL(scatter_add) = {"scatter_add__" MZ_LEVEL_TEXT, scatter_add_prepare, run_scatter_add};
+MZ_CPU_KERNEL(scatter_add, "aia", "a", scatter_add_workspace, NULL)

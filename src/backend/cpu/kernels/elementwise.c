@@ -89,7 +89,7 @@ static mezzo_status run_map(mezzo_device *device, const mz_call *call, map_fn *f
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         return run_map(device, call, name##_block, cost);                                                              \
     }                                                                                                                  \
-    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, prepare_floats, run_##name};
+    MZ_CPU_KERNEL(name, "a", "a", NULL, NULL)
 
 MAP(gelu_erf, vact(MZ_ACT_GELU, x))
 MAP(gelu_tanh, vact(MZ_ACT_GELU_TANH, x))
@@ -218,18 +218,6 @@ static inline vf power(vf a, vf b) {
     return a;
 }
 
-static const char *operands_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    if (call->numerics.compute == MEZZO_F64 || call->numerics.reduce == MEZZO_F64)
-        return "fp64 arithmetic: only the ref device has it";
-    for (int i = 0; i <= call->n_in; i++) {
-        const mz_tensor *t = i < call->n_in ? &call->in[i] : &call->out[0];
-        if (!is_storage_float(t) && t->dtype != MEZZO_I32)
-            return "a tensor is not fp32, bf16, fp16 or i32";
-    }
-    return NULL;
-}
-
 #define KERNEL(name, names, formula)                                                                                   \
     static void name##_block(const mz_call *call, int64_t at, const float *p0, const float *p1, const float *p2,       \
                              float *out, int n) {                                                                      \
@@ -240,7 +228,7 @@ static const char *operands_prepare(mezzo_device *device, const mz_call *call, m
     static mezzo_status run_##name(mezzo_device *device, const mz_call *call) {                                        \
         return run_operands(device, call, name##_block);                                                               \
     }                                                                                                                  \
-    const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, operands_prepare, run_##name};
+    MZ_CPU_KERNEL(name, "n", "n", NULL, NULL)
 #define NAME(a, p)                                                                                                     \
     const vf a = vload_lanes(p + i, lanes, 0);                                                                         \
     (void)a;
@@ -252,21 +240,21 @@ static const char *operands_prepare(mezzo_device *device, const mz_call *call, m
 // --- cast ----------------------------------------------------------------------------------------------------------
 MAP(move, x)
 
-static const char *cast_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
+static const char *cast_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     const mz_tensor *x = mz_in(call, cast, x), *y = mz_out(call, cast, y);
-    if (is_storage_float(x) && is_storage_float(y))
+    if (mz_stores_float(x) && mz_stores_float(y))
         return NULL;
-    bool integer = x->dtype == MEZZO_I32 && (y->dtype == MEZZO_I32 || is_storage_float(y));
+    bool integer = x->dtype == MEZZO_I32 && (y->dtype == MEZZO_I32 || mz_stores_float(y));
     return integer ? NULL : "casts are among fp32, bf16, fp16, and from i32";
 }
 
 static mezzo_status run_cast(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = mz_in(call, cast, x), *y = mz_out(call, cast, y);
     size_t n = (size_t)mz_shape_count(&y->shape);
-    if (is_storage_float(x) && (x->dtype != y->dtype || x->dtype == MEZZO_F32))
+    if (mz_stores_float(x) && (x->dtype != y->dtype || x->dtype == MEZZO_F32))
         return run_map(device, call, move_block, 0.2);
     return mezzo_convert(x->data, x->dtype, y->data, y->dtype, n);
 }
-const mz_kernel MZ_SYMBOL(cast) = {"cast__" MZ_LEVEL_TEXT, cast_prepare, run_cast};
-const mz_kernel MZ_SYMBOL(reshape) = {"reshape__" MZ_LEVEL_TEXT, cast_prepare, run_cast};
+MZ_CPU_KERNEL(cast, NULL, NULL, NULL, cast_refuses)
+const mz_kernel MZ_SYMBOL(reshape) = {"reshape__" MZ_LEVEL_TEXT, prepare_cast, run_cast};

@@ -35,7 +35,7 @@ static mezzo_status run_swiglu(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(swiglu) = {"swiglu__" MZ_LEVEL_TEXT, prepare_floats, run_swiglu};
+MZ_CPU_KERNEL(swiglu, "a", "a", NULL, NULL)
 
 // Computes d gate = dy·up·act'(gate), d up = dy·act(gate).
 static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
@@ -60,4 +60,4 @@ static mezzo_status run_swiglu_dx(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(swiglu_dx) = {"swiglu_dx__" MZ_LEVEL_TEXT, prepare_floats, run_swiglu_dx};
+MZ_CPU_KERNEL(swiglu_dx, "a", "a", NULL, NULL)

@@ -172,15 +172,10 @@ static mezzo_status run_group_norm(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *group_norm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace =
-        sizeof(float) * (size_t)device->threads * ROWS * norm_of(call, &mz_out(call, group_norm, y)->shape).width;
-    for (int i = 1; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
-            return "mean and rstd must be fp32";
-    return refuse_formats(call, 0);
+static size_t group_norm_workspace(const mezzo_device *device, const mz_call *call) {
+    return sizeof(float) * (size_t)device->threads * ROWS * norm_of(call, &mz_out(call, group_norm, y)->shape).width;
 }
-const mz_kernel MZ_SYMBOL(group_norm) = {"group_norm__" MZ_LEVEL_TEXT, group_norm_prepare, run_group_norm};
+MZ_CPU_KERNEL(group_norm, "a", "aff", group_norm_workspace, NULL)
 
 // --- the gradient --------------------------------------------------------------------------------------------------
 // Returns the sums of each channel of an image, which are kept: [2, B, C]. With x̂ = (x - mean)·rstd, z = (x̂·weight +
@@ -313,15 +308,8 @@ static mezzo_status run_group_norm_bwd(mezzo_device *device, const mz_call *call
     return MEZZO_OK;
 }
 
-static const char *group_norm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static size_t group_norm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
     const norm v = norm_of(call, &mz_out(call, group_norm_bwd, dx)->shape);
-    out->workspace = sizeof(float) * (kept_sums(&v) + (size_t)device->threads * ROWS * v.width);
-    if (mz_in(call, group_norm_bwd, mean)->dtype != MEZZO_F32 || mz_in(call, group_norm_bwd, rstd)->dtype != MEZZO_F32)
-        return "mean and rstd must be fp32";
-    for (int i = 2; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
-            return "parameter gradients must be fp32";
-    return refuse_formats(call, 0);
+    return sizeof(float) * (kept_sums(&v) + (size_t)device->threads * ROWS * v.width);
 }
-const mz_kernel MZ_SYMBOL(group_norm_bwd) = {"group_norm_bwd__" MZ_LEVEL_TEXT, group_norm_bwd_prepare,
-                                             run_group_norm_bwd};
+MZ_CPU_KERNEL(group_norm_bwd, "aaaaaff", "aaff", group_norm_bwd_workspace, NULL)

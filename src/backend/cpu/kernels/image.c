@@ -34,7 +34,7 @@ static mezzo_status run_upsample(mezzo_device *device, const mz_call *call) {
             }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(upsample) = {"upsample__" MZ_LEVEL_TEXT, prepare_floats, run_upsample};
+MZ_CPU_KERNEL(upsample, "a", "a", NULL, NULL)
 
 static mezzo_status run_pool(mezzo_device *device, const mz_call *call) {
     const resampling v = resampling_of(call);
@@ -62,7 +62,7 @@ static mezzo_status run_pool(mezzo_device *device, const mz_call *call) {
             }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(pool) = {"pool__" MZ_LEVEL_TEXT, prepare_floats, run_pool};
+MZ_CPU_KERNEL(pool, "a", "a", NULL, NULL)
 
 // --- the largest of windows along an axis --------------------------------------------------------------------------
 typedef struct window_view {
@@ -101,7 +101,7 @@ static mezzo_status run_max_pool(mezzo_device *device, const mz_call *call) {
         }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(max_pool) = {"max_pool__" MZ_LEVEL_TEXT, prepare_floats, run_max_pool};
+MZ_CPU_KERNEL(max_pool, "a", "a", NULL, NULL)
 
 // Adds dy of window o to sum where its element k is the first that is not smaller than y.
 static void add_window(const mz_call *call, const window_view *v, int64_t outer, int64_t o, int64_t k, int64_t c, int n,
@@ -144,7 +144,7 @@ static mezzo_status run_max_pool_dx(mezzo_device *device, const mz_call *call) {
         }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(max_pool_dx) = {"max_pool_dx__" MZ_LEVEL_TEXT, prepare_floats, run_max_pool_dx};
+MZ_CPU_KERNEL(max_pool_dx, "a", "a", NULL, NULL)
 
 #if defined(MZ_ISA_PORTABLE)
 // Draws by mz_philox and mz_normal4, whose logarithm and angle are FP64: every device draws the same numbers but for
@@ -165,11 +165,7 @@ static mezzo_status run_normal(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *normal_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return refuse_formats(call, 1u << 0);
-}
-const mz_kernel MZ_SYMBOL(normal) = {"normal__" MZ_LEVEL_TEXT, normal_prepare, run_normal};
+MZ_CPU_KERNEL(normal, "i", "a", NULL, NULL)
 
 // Computes a few thousand numbers a step, with functions in FP64, so that a result is the nearest FP32 number.
 static mezzo_status run_time_embedding(mezzo_device *device, const mz_call *call) {
@@ -190,5 +186,5 @@ static mezzo_status run_time_embedding(mezzo_device *device, const mz_call *call
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(time_embedding) = {"time_embedding__" MZ_LEVEL_TEXT, prepare_floats, run_time_embedding};
+MZ_CPU_KERNEL(time_embedding, "a", "a", NULL, NULL)
 #endif

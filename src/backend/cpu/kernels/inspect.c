@@ -106,15 +106,15 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *inspect_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
+static const char *inspect_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     for (int i = 0; i < call->n_in; i++) {
         mz_layout layout;
-        if (mz_present(&call->in[i]) && !is_storage_float(&call->in[i]))
+        if (mz_present(&call->in[i]) && !mz_stores_float(&call->in[i]))
             return "an input is not fp32, bf16 or fp16";
         if (mz_present(&call->in[i]) && !mz_layout_of(&call->in[i].shape, &call->in[i].storage, &layout))
             return "more than two axes with padding";
     }
     return NULL;
 }
-const mz_kernel MZ_SYMBOL(inspect) = {"inspect__" MZ_LEVEL_TEXT, inspect_prepare, run_inspect};
+MZ_CPU_KERNEL(inspect, NULL, NULL, NULL, inspect_refuses)

@@ -40,34 +40,34 @@ static mezzo_status run_concat(mezzo_device *device, const mz_call *call) {
 }
 
 static const char *moves(const mz_tensor *from, const mz_tensor *to) {
-    bool floats = is_storage_float(from) && is_storage_float(to);
+    bool floats = mz_stores_float(from) && mz_stores_float(to);
     return floats || from->dtype == to->dtype ? NULL : "moves are among fp32, bf16, fp16, or within one format";
 }
 
-static const char *split_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
+static const char *split_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     const char *reason = NULL;
     for (int i = 0; i < call->n_out && reason == NULL; i++)
         reason = moves(mz_in(call, split, x), &call->out[i]);
     return reason;
 }
 
-static const char *concat_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
+static const char *concat_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     const char *reason = NULL;
     for (int i = 0; i < call->n_in && reason == NULL; i++)
         reason = moves(&call->in[i], mz_out(call, concat, y));
     return reason;
 }
-const mz_kernel MZ_SYMBOL(split) = {"split__" MZ_LEVEL_TEXT, split_prepare, run_split};
-const mz_kernel MZ_SYMBOL(concat) = {"concat__" MZ_LEVEL_TEXT, concat_prepare, run_concat};
+MZ_CPU_KERNEL(split, NULL, NULL, NULL, split_refuses)
+MZ_CPU_KERNEL(concat, NULL, NULL, NULL, concat_refuses)
 
 // --- slice ---------------------------------------------------------------------------------------------------------
 static mezzo_status run_slice(mezzo_device *device, const mz_call *call) {
     copy_part(device, mz_in(call, slice, x), mz_out(call, slice, y), call->attrs.axis, call->attrs.begin, false);
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(slice) = {"slice__" MZ_LEVEL_TEXT, split_prepare, run_slice};
+MZ_CPU_KERNEL(slice, NULL, NULL, NULL, split_refuses)
 
 // --- constants, and the padding around a part -----------------------------------------------------------------------
 static void fill(const mz_tensor *y, int64_t at, int64_t n, float value) {
@@ -90,13 +90,7 @@ static mezzo_status run_constant(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *constant_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return is_storage_float(mz_out(call, constant, y)) || mz_out(call, constant, y)->dtype == MEZZO_I32
-               ? NULL
-               : "not fp32, bf16, fp16 or i32";
-}
-const mz_kernel MZ_SYMBOL(constant) = {"constant__" MZ_LEVEL_TEXT, constant_prepare, run_constant};
+MZ_CPU_KERNEL(constant, "", "n", NULL, NULL)
 
 static mezzo_status run_pad(mezzo_device *device, const mz_call *call) {
     const mz_tensor *y = mz_out(call, pad, y);
@@ -110,11 +104,7 @@ static mezzo_status run_pad(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *pad_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *reason = split_prepare(device, call, out);
-    return reason != NULL ? reason : constant_prepare(device, call, out);
-}
-const mz_kernel MZ_SYMBOL(pad) = {"pad__" MZ_LEVEL_TEXT, pad_prepare, run_pad};
+MZ_CPU_KERNEL(pad, "n", "n", NULL, split_refuses)
 
 // --- permute -------------------------------------------------------------------------------------------------------
 // Gathers n elements of `size` bytes, each `stride` elements of x after the one before.
@@ -151,12 +141,12 @@ static mezzo_status run_permute(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *permute_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
+static const char *permute_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     return mz_in(call, permute, x)->dtype == mz_out(call, permute, y)->dtype ? NULL
                                                                              : "moves elements within one format";
 }
-const mz_kernel MZ_SYMBOL(permute) = {"permute__" MZ_LEVEL_TEXT, permute_prepare, run_permute};
+MZ_CPU_KERNEL(permute, NULL, NULL, NULL, permute_refuses)
 
 static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     (void)device;
@@ -166,8 +156,4 @@ static mezzo_status run_arange(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *arange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return mz_out(call, arange, y)->dtype == MEZZO_I32 ? NULL : "arange counts in i32";
-}
-const mz_kernel MZ_SYMBOL(arange) = {"arange__" MZ_LEVEL_TEXT, arange_prepare, run_arange};
+MZ_CPU_KERNEL(arange, "", "i", NULL, NULL)

@@ -3,7 +3,8 @@
 #include "backend/cpu/kernels/block.h"
 #include "backend/cpu/kernels/kernels.h"
 
-static size_t cross_entropy_workspace(const mz_call *call) {
+static size_t cross_entropy_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     return sizeof(float) * (size_t)mz_shape_rows(&mz_in(call, cross_entropy, logits)->shape); // the loss of each row
 }
 
@@ -106,15 +107,7 @@ static mezzo_status run_cross_entropy(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *cross_entropy_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device;
-    out->workspace = cross_entropy_workspace(call);
-    if (mz_out(call, cross_entropy, loss)->dtype != MEZZO_F32 ||
-        (mz_present(mz_out(call, cross_entropy, lse)) && mz_out(call, cross_entropy, lse)->dtype != MEZZO_F32))
-        return "loss and lse must be fp32";
-    return refuse_formats(call, 1u << 1);
-}
-const mz_kernel MZ_SYMBOL(cross_entropy) = {"cross_entropy__" MZ_LEVEL_TEXT, cross_entropy_prepare, run_cross_entropy};
+MZ_CPU_KERNEL(cross_entropy, "ai", "f", cross_entropy_workspace, NULL)
 
 // Computes dx = dloss/n·(softmax(x) - onehot(target)), times 1 - (x/cap)² for capped logits; 0 where the target is
 // ignored. dx may overwrite the logits.
@@ -157,12 +150,4 @@ static mezzo_status run_cross_entropy_dx(mezzo_device *device, const mz_call *ca
     return MEZZO_OK;
 }
 
-static const char *cross_entropy_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    if (mz_in(call, cross_entropy_dx, dloss)->dtype != MEZZO_F32 ||
-        mz_in(call, cross_entropy_dx, lse)->dtype != MEZZO_F32)
-        return "dloss and lse must be fp32";
-    return refuse_formats(call, 1u << 2);
-}
-const mz_kernel MZ_SYMBOL(cross_entropy_dx) = {"cross_entropy_dx__" MZ_LEVEL_TEXT, cross_entropy_dx_prepare,
-                                               run_cross_entropy_dx};
+MZ_CPU_KERNEL(cross_entropy_dx, "faif", "a", NULL, NULL)

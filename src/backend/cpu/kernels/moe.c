@@ -127,16 +127,7 @@ static mezzo_status run_route(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *route_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = route_workspace(device, call);
-    if (mz_in(call, route, logits)->dtype != MEZZO_F32 || mz_out(call, route, weights)->dtype != MEZZO_F32 ||
-        call->numerics.reduce != MEZZO_F32)
-        return "logits and weights must be fp32";
-    if (mz_present(mz_in(call, route, bias)) && mz_in(call, route, bias)->dtype != MEZZO_F32)
-        return "the bias must be fp32";
-    return mz_out(call, route, indices)->dtype == MEZZO_I32 ? NULL : "indices must be i32";
-}
-const mz_kernel MZ_SYMBOL(route) = {"route__" MZ_LEVEL_TEXT, route_prepare, run_route};
+MZ_CPU_KERNEL(route, "f", "fi", route_workspace, NULL)
 
 // Computes, with w_j = α·s_j/S, S = Σ s + 1e-20: dx_j = α/S·(dw_j - Σ_i dw_i·s_i/S)·s_j·(1 - s_j). Softmax has no
 // factor 1 - s_j; not normalized, for every expert: α·(dw_e - Σ_i dw_i·s_i)·s_e, with dw_e 0 where it was not chosen.
@@ -171,13 +162,7 @@ static mezzo_status run_route_dx(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *route_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    bool floats = mz_in(call, route_dx, dweights)->dtype == MEZZO_F32 &&
-                  mz_in(call, route_dx, logits)->dtype == MEZZO_F32 && mz_out(call, route_dx, dx)->dtype == MEZZO_F32;
-    return floats && mz_in(call, route_dx, indices)->dtype == MEZZO_I32 ? NULL : "fp32 and i32 indices only";
-}
-const mz_kernel MZ_SYMBOL(route_dx) = {"route_dx__" MZ_LEVEL_TEXT, route_dx_prepare, run_route_dx};
+MZ_CPU_KERNEL(route_dx, "ffi", "f", NULL, NULL)
 
 // --- expert_order: a counting sort ---------------------------------------------------------------------------------
 static int64_t expert_at(const int32_t *indices, int64_t i, int64_t experts) {
@@ -185,7 +170,8 @@ static int64_t expert_at(const int32_t *indices, int64_t i, int64_t experts) {
     return e < 0 || e >= experts ? experts - 1 : e;
 }
 
-static size_t expert_order_workspace(const mz_call *call) {
+static size_t expert_order_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     return sizeof(int32_t) * (size_t)call->attrs.experts;
 }
 
@@ -211,24 +197,10 @@ static mezzo_status run_expert_order(mezzo_device *device, const mz_call *call) 
     return MEZZO_OK;
 }
 
-static const char *expert_order_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device;
-    out->workspace = expert_order_workspace(call);
-    bool whole = mz_in(call, expert_order, indices)->dtype == MEZZO_I32;
-    for (int i = 0; i < 3; i++)
-        whole = whole && call->out[i].dtype == MEZZO_I32;
-    return whole ? NULL : "indices must be i32";
-}
-const mz_kernel MZ_SYMBOL(expert_order) = {"expert_order__" MZ_LEVEL_TEXT, expert_order_prepare, run_expert_order};
+MZ_CPU_KERNEL(expert_order, "i", "i", expert_order_workspace, NULL)
 #endif
 
 // --- dispatch, combine ---------------------------------------------------------------------------------------------
-static const char *rearrange_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    if (mz_present(mz_in(call, dispatch, weights)) && mz_in(call, dispatch, weights)->dtype != MEZZO_F32)
-        return "weights must be fp32";
-    return refuse_formats(call, 1u << 1 | 1u << 2);
-}
 
 static mezzo_status run_dispatch(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = mz_in(call, dispatch, x), *y = mz_out(call, dispatch, y); // [M, C], [R, C]
@@ -255,7 +227,7 @@ static mezzo_status run_dispatch(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(dispatch) = {"dispatch__" MZ_LEVEL_TEXT, rearrange_prepare, run_dispatch};
+MZ_CPU_KERNEL(dispatch, "aiif", "a", NULL, NULL)
 
 static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = mz_in(call, combine, x), *y = mz_out(call, combine, y); // [R, C], [M, C]
@@ -288,7 +260,7 @@ static mezzo_status run_combine(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(combine) = {"combine__" MZ_LEVEL_TEXT, rearrange_prepare, run_combine};
+MZ_CPU_KERNEL(combine, "aiifa", "a", NULL, NULL)
 
 static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dy = mz_in(call, combine_dw, dy), *x = mz_in(call, combine_dw, x); // [M, C], [R, C]
@@ -312,9 +284,4 @@ static mezzo_status run_combine_dw(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *combine_dw_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return mz_out(call, combine_dw, dweights)->dtype != MEZZO_F32 ? "the weights' gradient must be fp32"
-                                                                  : refuse_formats(call, 1u << 2);
-}
-const mz_kernel MZ_SYMBOL(combine_dw) = {"combine_dw__" MZ_LEVEL_TEXT, combine_dw_prepare, run_combine_dw};
+MZ_CPU_KERNEL(combine_dw, "aai", "f", NULL, NULL)

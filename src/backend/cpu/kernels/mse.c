@@ -25,9 +25,9 @@ static double squares_of_run(const mz_call *call, int64_t at, int64_t n) {
     return (double)vsum(sum);
 }
 
-static const char *mse_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = sizeof(double) * (size_t)runs_of(call);
-    return prepare_floats(device, call, out);
+static size_t mse_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return sizeof(double) * (size_t)runs_of(call);
 }
 
 static mezzo_status run_mse(mezzo_device *device, const mz_call *call) {
@@ -43,7 +43,7 @@ static mezzo_status run_mse(mezzo_device *device, const mz_call *call) {
     narrow_block(&mean, loss->data, loss->dtype, 1);
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(mse) = {"mse__" MZ_LEVEL_TEXT, mse_prepare, run_mse};
+MZ_CPU_KERNEL(mse, "a", "a", mse_workspace, NULL)
 
 static mezzo_status run_mse_dx(mezzo_device *device, const mz_call *call) {
     const mz_tensor *dx = mz_out(call, mse_dx, dx), *dloss = mz_in(call, mse_dx, dloss);
@@ -65,4 +65,4 @@ static mezzo_status run_mse_dx(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(mse_dx) = {"mse_dx__" MZ_LEVEL_TEXT, prepare_floats, run_mse_dx};
+MZ_CPU_KERNEL(mse_dx, "a", "a", NULL, NULL)

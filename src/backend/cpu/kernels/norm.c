@@ -116,14 +116,7 @@ static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *layernorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = layernorm_workspace(device, call);
-    for (int i = 1; i < 3 && i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
-            return "mean and rstd must be fp32";
-    return refuse_formats(call, 0);
-}
-const mz_kernel MZ_SYMBOL(layernorm) = {"layernorm__" MZ_LEVEL_TEXT, layernorm_prepare, run_layernorm};
+MZ_CPU_KERNEL(layernorm, "a", "affa", layernorm_workspace, NULL)
 
 // --- layernorm_bwd -------------------------------------------------------------------------------------------------
 // dweight, dbias and linear_dbias are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of
@@ -231,19 +224,17 @@ static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *layernorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = layernorm_bwd_workspace(device, call);
-    if (mz_in(call, layernorm_bwd, mean)->dtype != MEZZO_F32 || mz_in(call, layernorm_bwd, rstd)->dtype != MEZZO_F32)
-        return "mean and rstd must be fp32";
-    for (int i = 1; i < 5 && i < call->n_out; i++)
-        if (i != 3 && mz_present(&call->out[i]) && call->out[i].dtype != MEZZO_F32)
-            return "parameter gradients must be fp32";
-    if (mz_present(mz_out(call, layernorm_bwd, low)) &&
-        (mz_out(call, layernorm_bwd, dx)->dtype != MEZZO_F32 || mz_out(call, layernorm_bwd, low)->dtype == MEZZO_F32))
-        return "low is the narrow copy of an fp32 dx";
-    return refuse_formats(call, 0);
+static const char *refuse_low(const mz_tensor *dx, const mz_tensor *low) {
+    return mz_present(low) && (dx->dtype != MEZZO_F32 || low->dtype == MEZZO_F32)
+               ? "low is the narrow copy of an fp32 dx"
+               : NULL;
 }
-const mz_kernel MZ_SYMBOL(layernorm_bwd) = {"layernorm_bwd__" MZ_LEVEL_TEXT, layernorm_bwd_prepare, run_layernorm_bwd};
+
+static const char *layernorm_bwd_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_low(mz_out(call, layernorm_bwd, dx), mz_out(call, layernorm_bwd, low));
+}
+MZ_CPU_KERNEL(layernorm_bwd, "aaaffa", "affaf", layernorm_bwd_workspace, layernorm_bwd_refuses)
 
 // --- rmsnorm -------------------------------------------------------------------------------------------------------
 static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call) {
@@ -286,15 +277,12 @@ static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rmsnorm_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = rmsnorm_workspace(device, call);
-    if (mz_present(mz_out(call, rmsnorm, rstd)) && mz_out(call, rmsnorm, rstd)->dtype != MEZZO_F32)
-        return "rstd must be fp32";
-    if (mz_present(mz_out(call, rmsnorm, sum)) && !mz_present(mz_in(call, rmsnorm, residual)))
-        return "a sum needs a residual";
-    return refuse_formats(call, 0);
+static const char *rmsnorm_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const bool summed = mz_present(mz_out(call, rmsnorm, sum));
+    return summed && !mz_present(mz_in(call, rmsnorm, residual)) ? "a sum needs a residual" : NULL;
 }
-const mz_kernel MZ_SYMBOL(rmsnorm) = {"rmsnorm__" MZ_LEVEL_TEXT, rmsnorm_prepare, run_rmsnorm};
+MZ_CPU_KERNEL(rmsnorm, "a", "afa", rmsnorm_workspace, rmsnorm_refuses)
 
 // Returns the workspace of partial sums of dweight by runs of rows, as in layernorm_bwd.
 static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
@@ -352,24 +340,15 @@ static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rmsnorm_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = rmsnorm_bwd_workspace(device, call);
-    if (mz_in(call, rmsnorm_bwd, rstd)->dtype != MEZZO_F32)
-        return "rstd must be fp32";
-    if (mz_present(mz_out(call, rmsnorm_bwd, dweight)) && mz_out(call, rmsnorm_bwd, dweight)->dtype != MEZZO_F32)
-        return "parameter gradients must be fp32";
-    if (mz_present(mz_out(call, rmsnorm_bwd, low)) &&
-        (mz_out(call, rmsnorm_bwd, dx)->dtype != MEZZO_F32 || mz_out(call, rmsnorm_bwd, low)->dtype == MEZZO_F32))
-        return "low is the narrow copy of an fp32 dx";
-    return refuse_formats(call, 0);
+static const char *rmsnorm_bwd_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    return refuse_low(mz_out(call, rmsnorm_bwd, dx), mz_out(call, rmsnorm_bwd, low));
 }
-const mz_kernel MZ_SYMBOL(rmsnorm_bwd) = {"rmsnorm_bwd__" MZ_LEVEL_TEXT, rmsnorm_bwd_prepare, run_rmsnorm_bwd};
+MZ_CPU_KERNEL(rmsnorm_bwd, "aaafa", "afa", rmsnorm_bwd_workspace, rmsnorm_bwd_refuses)
 
 // --- softmax -------------------------------------------------------------------------------------------------------
-static const char *softmax_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace =
-        sizeof(float) * row_floats(last_dim(&mz_out(call, softmax, y)->shape)) * 2 * (size_t)device->threads;
-    return refuse_formats(call, 0);
+static size_t softmax_workspace(const mezzo_device *device, const mz_call *call) {
+    return sizeof(float) * row_floats(last_dim(&mz_out(call, softmax, y)->shape)) * 2 * (size_t)device->threads;
 }
 
 static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
@@ -398,7 +377,7 @@ static mezzo_status run_softmax(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(softmax) = {"softmax__" MZ_LEVEL_TEXT, softmax_prepare, run_softmax};
+MZ_CPU_KERNEL(softmax, "a", "a", softmax_workspace, NULL)
 
 // Computes dx = y·(dy - Σ dy·y).
 static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
@@ -421,4 +400,4 @@ static mezzo_status run_softmax_dx(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(softmax_dx) = {"softmax_dx__" MZ_LEVEL_TEXT, softmax_prepare, run_softmax_dx};
+MZ_CPU_KERNEL(softmax_dx, "a", "a", softmax_workspace, NULL)

@@ -77,7 +77,8 @@ static void sum_columns(const mezzo_device *device, const mz_call *call, axis_vi
     }
 }
 
-static size_t sum_workspace(const mz_call *call) {
+static size_t sum_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     axis_view v = view_along(&mz_in(call, sum, x)->shape, call->attrs.axis);
     return v.inner == 1 ? sizeof(double) * (size_t)(v.outer * runs_of(v)) : 0;
 }
@@ -89,15 +90,13 @@ static mezzo_status run_sum(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *sum_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *sum_refuses(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    out->workspace = sum_workspace(call);
-    if (call->attrs.accumulate && mz_out(call, sum, y)->dtype != MEZZO_F32)
-        return "sums are added to fp32 only";
-    return refuse_formats(call, 0);
+    const bool added = call->attrs.accumulate && mz_out(call, sum, y)->dtype != MEZZO_F32;
+    return added ? "sums are added to fp32 only" : NULL;
 }
-const mz_kernel MZ_SYMBOL(sum) = {"sum__" MZ_LEVEL_TEXT, sum_prepare, run_sum};
-const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, sum_prepare, run_sum};
+MZ_CPU_KERNEL(sum, "a", "a", sum_workspace, sum_refuses)
+const mz_kernel MZ_SYMBOL(mean) = {"mean__" MZ_LEVEL_TEXT, prepare_sum, run_sum};
 
 // --- the gradient: alpha·dy repeated along the axis ----------------------------------------------------------------
 static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
@@ -121,7 +120,7 @@ static mezzo_status run_expand(mezzo_device *device, const mz_call *call) {
     }
     return MEZZO_OK;
 }
-const mz_kernel MZ_SYMBOL(expand) = {"expand__" MZ_LEVEL_TEXT, prepare_floats, run_expand};
+MZ_CPU_KERNEL(expand, "a", "a", NULL, NULL)
 
 static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
     const mz_tensor *x = mz_in(call, accumulate, x);
@@ -140,9 +139,4 @@ static mezzo_status run_accumulate(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *accumulate_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return mz_out(call, accumulate, grad)->dtype != MEZZO_F32 ? "parameter gradients must be fp32"
-                                                              : refuse_formats(call, 0);
-}
-const mz_kernel MZ_SYMBOL(accumulate) = {"accumulate__" MZ_LEVEL_TEXT, accumulate_prepare, run_accumulate};
+MZ_CPU_KERNEL(accumulate, "a", "f", NULL, NULL)

@@ -33,13 +33,7 @@ static mezzo_status run_rope_table(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rope_table_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    if (mz_present(mz_in(call, rope_table, positions)) && mz_in(call, rope_table, positions)->dtype != MEZZO_I32)
-        return "positions must be i32";
-    return mz_out(call, rope_table, table)->dtype == MEZZO_F32 ? NULL : "a table is fp32";
-}
-const mz_kernel MZ_SYMBOL(rope_table) = {"rope_table__" MZ_LEVEL_TEXT, rope_table_prepare, run_rope_table};
+MZ_CPU_KERNEL(rope_table, "i", "f", NULL, NULL)
 #endif
 
 // Rotates n pairs: y1 = x1·c - x2·s, y2 = x2·c + x1·s. The members of a pair are `step` apart, and pairs `stride`. y
@@ -99,8 +93,4 @@ static mezzo_status run_rope(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *rope_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = rope_workspace(device, call);
-    return mz_in(call, rope, table)->dtype != MEZZO_F32 ? "the table must be fp32" : refuse_formats(call, 0);
-}
-const mz_kernel MZ_SYMBOL(rope) = {"rope__" MZ_LEVEL_TEXT, rope_prepare, run_rope};
+MZ_CPU_KERNEL(rope, "af", "a", rope_workspace, NULL)

@@ -414,7 +414,7 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     (void)device;
     mz_layout layout;
     plan p;
-    if (!is_storage_float(mz_in(call, rounding, x)) ||
+    if (!mz_stores_float(mz_in(call, rounding, x)) ||
         (mz_present(mz_out(call, rounding, rounded)) && mz_out(call, rounding, rounded)->dtype != MEZZO_F32))
         return "reads fp32, bf16 and fp16 and writes fp32";
     if (!mz_layout_of(&mz_in(call, rounding, x)->shape, &mz_in(call, rounding, x)->storage, &layout))

@@ -24,11 +24,7 @@ static mezzo_status run_embedding(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *embedding_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    return refuse_formats(call, 1u << 1);
-}
-const mz_kernel MZ_SYMBOL(embedding) = {"embedding__" MZ_LEVEL_TEXT, embedding_prepare, run_embedding};
+MZ_CPU_KERNEL(embedding, "ai", "a", NULL, NULL)
 
 // Threads own runs of columns, and each adds its columns of every position in order: no two write the same element, and
 // the sums are in the order of positions for any number of threads. 64 columns are four cache lines, so that neighbours
@@ -66,10 +62,4 @@ static mezzo_status run_embedding_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *embedding_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    if (mz_out(call, embedding_bwd, dtable)->dtype != MEZZO_F32)
-        return "parameter gradients must be fp32";
-    return refuse_formats(call, 1u << 1);
-}
-const mz_kernel MZ_SYMBOL(embedding_bwd) = {"embedding_bwd__" MZ_LEVEL_TEXT, embedding_bwd_prepare, run_embedding_bwd};
+MZ_CPU_KERNEL(embedding_bwd, "ai", "f", NULL, NULL)

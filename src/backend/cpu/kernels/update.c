@@ -143,7 +143,8 @@ static void stats_chunk(const mz_call *call, const void *with, int64_t index, ch
     pass->partial[index] = sum_squares(g, c.n);
 }
 
-static size_t grad_stats_workspace(const mz_call *call) {
+static size_t grad_stats_workspace(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     size_t segments = (size_t)mz_shape_count(&mz_in(call, grad_stats, segments)->shape) / sizeof(mz_segment);
     return sizeof(double) * (segments + (size_t)mz_shape_count(&mz_out(call, grad_stats, grad)->shape) / CHUNK + 1);
 }
@@ -404,8 +405,8 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
 }
 
 // Refuses other formats: masters and gradients are FP32, and a kind's moments are all FP32, all BF16 or all in 8 bits.
-static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
+static const char *update_refuses(const mezzo_device *device, const mz_call *call) {
+    (void)device;
     const bool is_kind = mz_op_is_kind(call->op), both = is_kind && mz_present(&call->out[M + 1]);
     for (int i = 0; i < call->n_in; i++)
         if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8)
@@ -421,11 +422,7 @@ static const char *update_prepare(mezzo_device *device, const mz_call *call, mz_
     return NULL;
 }
 
-static const char *grad_stats_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    out->workspace = grad_stats_workspace(call);
-    return update_prepare(device, call, out);
-}
-const mz_kernel MZ_SYMBOL(grad_stats) = {"grad_stats__" MZ_LEVEL_TEXT, grad_stats_prepare, run_grad_stats};
-#define KIND(name, ...) const mz_kernel MZ_SYMBOL(name) = {#name "__" MZ_LEVEL_TEXT, update_prepare, run_##name};
+MZ_CPU_KERNEL(grad_stats, NULL, NULL, grad_stats_workspace, update_refuses)
+#define KIND(name, ...) MZ_CPU_KERNEL(name, NULL, NULL, NULL, update_refuses)
 #include "mezzo/optimizers.def"
-const mz_kernel MZ_SYMBOL(refresh) = {"refresh__" MZ_LEVEL_TEXT, update_prepare, run_refresh};
+MZ_CPU_KERNEL(refresh, NULL, NULL, NULL, update_refuses)

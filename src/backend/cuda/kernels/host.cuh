@@ -10,7 +10,7 @@ extern "C" {
 #include "backend/cuda/storage.h"
 }
 
-// The letters of storage.h as an argument of a template.
+// The letters of mz_storages_refusal as an argument of a template.
 template <size_t N> struct storage_letters {
     char text[N];
     constexpr storage_letters(const char (&letters)[N]) {

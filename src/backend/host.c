@@ -1,3 +1,4 @@
+// The memory of devices whose memory is the host's, and which have done all work when a call returns.
 #include "backend/backend.h"
 
 mezzo_status mz_fetch_check(const mz_fetch *fetch, size_t at, size_t bytes) {
@@ -33,10 +34,31 @@ void mz_host_fetch_close(mezzo_device *device, mz_fetch *fetch) {
     mz_free(fetch);
 }
 
+mezzo_status mz_host_alloc(mezzo_device *device, size_t bytes, void **out) {
+    (void)device;
+    return mz_alloc_or_stop(bytes, out);
+}
+
+void mz_host_release(mezzo_device *device, void *data) {
+    (void)device;
+    mz_free(data);
+}
+
+mezzo_status mz_host_copy(mezzo_device *device, void *dst, const void *src, size_t bytes) {
+    (void)device;
+    memcpy(dst, src, bytes);
+    return MEZZO_OK;
+}
+
 mezzo_status mz_host_copy_rows(mezzo_device *device, void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
                                size_t width, int64_t rows) {
     (void)device;
     for (int64_t i = 0; i < rows; i++)
         memcpy((char *)dst + (size_t)i * dst_pitch, (const char *)src + (size_t)i * src_pitch, width);
+    return MEZZO_OK;
+}
+
+mezzo_status mz_host_sync(mezzo_device *device) {
+    (void)device;
     return MEZZO_OK;
 }
