@@ -70,10 +70,16 @@ if(MEZZO_HARDEN)
 endif()
 
 # Debug information names files from the source folder on, so that any two folders give the same bytes (scripts/reproducible.sh).
-# A Debug build keeps whole paths, for debuggers on the machine that built it.
+# A Debug build keeps whole paths, for debuggers on the machine that built it. ccache may name the source folder as the build
+# folder sees it (CCACHE_BASEDIR).
+file(RELATIVE_PATH mezzo_seen ${CMAKE_BINARY_DIR} ${CMAKE_SOURCE_DIR})
+string(REGEX REPLACE "/$" "" mezzo_seen "${mezzo_seen}")
+if(mezzo_seen STREQUAL "") # a build in the source folder
+    set(mezzo_seen .)
+endif()
 set(mezzo_debug_paths "")
 if(NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
-    set(mezzo_debug_paths -fdebug-prefix-map=${CMAKE_SOURCE_DIR}/= -fdebug-prefix-map=../../= -fdebug-prefix-map=${CMAKE_BINARY_DIR}=.)
+    set(mezzo_debug_paths -fdebug-prefix-map=${CMAKE_SOURCE_DIR}/= -fdebug-prefix-map=${mezzo_seen}/= -fdebug-prefix-map=${CMAKE_BINARY_DIR}=.)
 endif()
 
 function(mezzo_flags target)
@@ -82,8 +88,7 @@ function(mezzo_flags target)
         # Clang warns of `2.0 * N` with `enum { N = 3 }`, which is how C names an integer constant.
         $<$<C_COMPILER_ID:Clang>:-Wno-enum-float-conversion>
         # __FILE__ is part of an error's trace: relative to the source folder, the same on every machine.
-        # The second form is what ccache makes of it for a build folder two levels below (CCACHE_BASEDIR).
-        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=../../= -fmacro-prefix-map=${CMAKE_BINARY_DIR}/=
+        -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/= -fmacro-prefix-map=${mezzo_seen}/= -fmacro-prefix-map=${CMAKE_BINARY_DIR}/=
         ${mezzo_debug_paths}
         ${mezzo_sanitizers} $<$<COMPILE_LANGUAGE:C>:${mezzo_harden}>)
     if(APPLE)
