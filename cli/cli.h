@@ -141,6 +141,9 @@ const volatile sig_atomic_t *cli_interruptible(void);
 // Does the same for a command that goes on and sets the flag to zero again. The first signal writes `note` to stderr;
 // NULL: none.
 volatile sig_atomic_t *cli_interrupts(const char *note);
+// Reads the list of train's --signal, signals that ask for a checkpoint; NULL: the default ones. Returns CLI_DONE or
+// CLI_USAGE.
+int cli_save_signals(const char *list, sigset_t *out);
 int cli_sample_options(mezzo_sample_options *options); // options of sample and chat
 void cli_ignore_signals(void);                         // SIGPIPE and SIGXFSZ: the write then fails instead
 int cli_bench_models(const char *command);             // the part of bench in bench_models.c

@@ -54,6 +54,28 @@ const volatile sig_atomic_t *cli_interruptible(void) {
     return cli_interrupts(NULL);
 }
 
+int cli_save_signals(const char *list, sigset_t *out) {
+    static const struct {
+        const char *name;
+        int number;
+    } rows[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"XCPU", SIGXCPU}, {"ALRM", SIGALRM},
+                {"CONT", SIGCONT}, {"TERM", SIGTERM}, {"HUP", SIGHUP}};
+    char word[64];
+    sigemptyset(out);
+    if (list == NULL)
+        list = "USR1,USR2,XCPU";
+    while (cli_next_word(&list, word, sizeof word)) {
+        const char *name = strncmp(word, "SIG", 3) == 0 ? word + 3 : word;
+        size_t i = 0;
+        while (i < MZ_COUNT(rows) && strcmp(rows[i].name, name) != 0)
+            i++;
+        if (i == MZ_COUNT(rows))
+            return cli_wrong("--signal: %s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", word);
+        sigaddset(out, rows[i].number);
+    }
+    return CLI_DONE;
+}
+
 void cli_ignore_signals(void) {
     signal(SIGPIPE, SIG_IGN); // a reader that goes away ("| head") makes the write fail, instead of ending the process
     signal(SIGXFSZ, SIG_IGN); // likewise for a file that may not grow further

@@ -12,34 +12,21 @@
 
 static volatile sig_atomic_t saves;
 
-// Signals that a scheduler sends some time before it ends a job.
-static const struct {
-    const char *name;
-    int number;
-} save_signals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"XCPU", SIGXCPU}, {"ALRM", SIGALRM},
-                    {"CONT", SIGCONT}, {"TERM", SIGTERM}, {"HUP", SIGHUP}};
-static const char save_default[] = "USR1,USR2,XCPU";
-
 static void on_save(int number) {
     (void)number;
     saves = saves < SIG_ATOMIC_MAX ? saves + 1 : 0;
 }
 
-// Makes each signal in the list of --signal ask for a checkpoint.
+// Makes each signal in the list of --signal ask for a checkpoint. mezzo launch starts ranks with these signals blocked.
 static int catch_saves(void) {
     struct sigaction action = {.sa_handler = on_save, .sa_flags = SA_RESTART};
-    char word[64];
-    const char *list = cli_text("signal", save_default);
+    sigset_t signals;
+    CLI_TRY(cli_save_signals(cli_text("signal", NULL), &signals));
     sigemptyset(&action.sa_mask);
-    while (cli_next_word(&list, word, sizeof word)) {
-        const char *name = strncmp(word, "SIG", 3) == 0 ? word + 3 : word;
-        size_t i = 0;
-        while (i < MZ_COUNT(save_signals) && strcmp(save_signals[i].name, name) != 0)
-            i++;
-        if (i == MZ_COUNT(save_signals))
-            return cli_wrong("--signal: %s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", word);
-        sigaction(save_signals[i].number, &action, NULL);
-    }
+    for (int number = 1; number < NSIG; number++)
+        if (sigismember(&signals, number) == 1)
+            sigaction(number, &action, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
     return CLI_DONE;
 }
 

@@ -2,7 +2,9 @@
 #include "train/inject.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "train/run.h"
 
@@ -80,6 +82,8 @@ static mezzo_status parse(const char *what, mz_inject *f) {
         f->kind = MZ_INJECT_DROP;
     else if (strncmp(what, "halve@", 6) == 0)
         f->kind = MZ_INJECT_HALVE;
+    else if (strncmp(what, "signal@", 7) == 0)
+        f->kind = MZ_INJECT_SIGNAL;
     if (f->kind == MZ_INJECT_NONE || colon == NULL)
         return wrong(what);
     f->step = strtoll(at + 1, &end, 10);
@@ -481,9 +485,11 @@ static mezzo_status inject_drop(mz_training *run, int64_t step) {
     mz_inject *f = &run->inject;
     mezzo_scaler_state scaler;
     bool drops = f->kind == MZ_INJECT_DROP || f->kind == MZ_INJECT_HALVE;
-    if (!drops || step != f->step || f->met)
+    if ((!drops && f->kind != MZ_INJECT_SIGNAL) || step != f->step || f->met)
         return MEZZO_OK;
     f->met = true;
+    if (!drops)
+        return kill(getpid(), (int)f->element) == 0 ? MEZZO_OK : mz_fail(MEZZO_ERR_INVALID, "inject: no signal");
     uint64_t batches = (uint64_t)f->micro * mz_run_batches(run);
     run->data->position += batches;
     if (f->kind == MZ_INJECT_DROP || !run->engine.session.scaler->update.enabled)

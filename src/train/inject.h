@@ -25,6 +25,7 @@
 //                        number, differs between the first two computations of the step.
 // drop@STEP.N:batch      leaves out the batches of N steps from that one on, as in a run that never saw them
 // halve@STEP.N:batch     likewise, and halves the loss scale there, as a rollback does
+// signal@STEP:batch#N    sends the process the signal N before that step
 #ifndef MZ_TRAIN_INJECT_H
 #define MZ_TRAIN_INJECT_H
 
@@ -41,7 +42,8 @@ typedef struct mz_inject {
         MZ_INJECT_FLIP,
         MZ_INJECT_FLAP,
         MZ_INJECT_DROP,
-        MZ_INJECT_HALVE
+        MZ_INJECT_HALVE,
+        MZ_INJECT_SIGNAL
     } kind;
     enum {
         MZ_AT_BATCH,

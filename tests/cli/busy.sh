@@ -32,15 +32,7 @@ last="mezzo train, held for sixteen seconds"
 "$MEZZO" train "${TINY[@]}" --data text.txt --batch-size 64 --log-every 10 --steps 10000000 --eval-every 0 --sample-every -1 \
     --checkpoint-every -1 --threads 2 --out held >"$OUT" 2>"$ERR" </dev/null &
 job=$!
-waits_for() { # FILE WORD
-    for _ in $(seq 1200); do
-        grep -qF -- "$2" "$1" 2>/dev/null && return
-        kill -0 $job 2>/dev/null || fail "the run ended"
-        sleep 0.05
-    done
-    fail "no \"$2\" in ${1##*/}"
-}
-waits_for held/metrics.jsonl '"step": 100,'
+wait_until grep -qF '"step": 100,' held/metrics.jsonl
 for _ in 1 2 3 4; do
     kill -STOP $job
     sleep 16
@@ -48,7 +40,7 @@ for _ in 1 2 3 4; do
     sleep 1
     ! grep -qF "warn: steps of" "$ERR" || break
 done
-waits_for "$ERR" "warn: steps of"
+wait_until grep -qF "warn: steps of" "$ERR"
 shows "$ERR" "other programs use the cores" "--threads 1"
 kill -TERM $job
 wait $job

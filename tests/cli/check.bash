@@ -2,6 +2,7 @@
 #   run CODE ARGUMENT…       runs the command; its exit code must be CODE; stdout is in $OUT, stderr in $ERR
 #   refuse CODE WORD… -- ARGUMENT…   as run, and stderr must end with one line "mezzo SUBCOMMAND: …" that holds every WORD
 #   shows FILE WORD…         FILE holds every WORD
+#   wait_until COMMAND…      until it succeeds; the test fails if it does not within two minutes
 #   fits                     stdout of the last command has at most 80 columns
 # The first thing that does not hold ends the test, telling what was run and what came.
 set -uo pipefail
@@ -36,6 +37,15 @@ shows() {
     for word in "$@"; do
         grep -qF -- "$word" "$file" || fail "\"$word\" is not in the ${file##*/} of the last command"
     done
+}
+
+wait_until() {
+    local i
+    for ((i = 0; i < 2400; i++)); do
+        "$@" 2>/dev/null && return
+        sleep 0.05
+    done
+    fail "it did not come within two minutes: $*"
 }
 
 # The last command's output fits 80 columns.

@@ -57,10 +57,7 @@ done
 last="mezzo train, its folder removed"
 "$MEZZO" train "${FAST[@]}" --steps 100000000 --log-every 1 --checkpoint-every -1 --out gone >"$OUT" 2>"$ERR" </dev/null &
 child=$!
-for ((i = 0; i < 900; i++)); do
-    grep -q 'step 3/' "$ERR" && break
-    sleep 0.1
-done
+wait_until grep -q 'step 3/' "$ERR"
 rm -rf gone
 wait "$child"
 code=$?

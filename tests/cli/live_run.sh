@@ -3,23 +3,7 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 300 >text.txt
 LONG=("${TINY[@]}" --steps 100000000 --eval-every 0 --sample-every -1 --checkpoint-every 0 --log-every 100)
 
-wait_for() { # WORD: until stderr shows it, at most 90 s
-    local i
-    for ((i = 0; i < 900; i++)); do
-        grep -qF -- "$1" "$ERR" && return
-        sleep 0.1
-    done
-    fail "\"$1\" never came"
-}
-
-wait_until() { # COMMAND…: until it succeeds, at most 90 s
-    local i
-    for ((i = 0; i < 900; i++)); do
-        "$@" && return
-        sleep 0.1
-    done
-    fail "never: $*"
-}
+wait_for() { wait_until grep -qF -- "$1" "$ERR"; } # WORD: until stderr shows it
 
 start() {
     last="mezzo train $*"

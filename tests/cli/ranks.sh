@@ -62,10 +62,7 @@ started() { # N: ranks in the loop
     MEZZO_LAUNCH_PROGRAM=$RANK_PROGRAM "$MEZZO" launch -n "$1" -- loop cpu >"$OUT" 2>"$ERR" &
     job=$!
     last="mezzo launch -n $1 -- loop"
-    for ((i = 0; i < 300; i++)); do
-        grep -q "^rank 0 is" "$OUT" && break
-        sleep 0.1
-    done
+    wait_until grep -q "^rank 0 is" "$OUT"
     mapfile -t ranks < <(ranks_of $job)
     [[ ${#ranks[@]} -eq $1 ]] || fail "${#ranks[@]} ranks, not $1"
     sleep 1
@@ -106,11 +103,15 @@ fails) exit 3 ;;
 picky) exit $((WORLD_SIZE == 1 ? 0 : WORLD_SIZE)) ;; # two ranks refuse, three fail
 refuses) exit 2 ;;
 ignores) trap '' HUP INT TERM && exec sleep 60 ;;
-waits) for ((i = 0; i < 300; i++)); do sleep 0.1; done ;;
+waits) for ((i = 0; i < 1200; i++)); do sleep 0.1; done ;;
 notes)
     for one in USR1 USR2 XCPU HUP; do trap "echo $one >>got" $one; done
     touch ready
-    for ((i = 0; i < 300; i++)); do [[ -e enough ]] && exit 3 || sleep 0.1; done
+    for ((i = 0; i < 1200; i++)); do [[ -e enough ]] && exit 3 || sleep 0.1; done
+    ;;
+train) # it starts slowly
+    touch ready
+    for ((i = 0; i < 1200; i++)); do [[ -e enough ]] && exec "$MEZZO" "$@" || sleep 0.1; done
     ;;
 esac
 END
@@ -127,23 +128,25 @@ shows "$ERR" "restart 1 of 2, with 2 ranks" "restart 2 of 2, with 2 ranks"
 rm attempts
 run 0 launch -n 3 --restarts 1 --min-ranks 1 -- picky
 [[ $(wc -l <attempts) -eq 6 ]] || fail "not three ranks, two that refuse, and one: $(wc -l <attempts)"
-for delay in 0.01 0.02 0.03 0.05 0.1 1; do # one that comes while the ranks are being started is theirs, too
+attempts() { [[ $(wc -l <attempts) -eq $1 ]]; } # N: so many ranks have begun
+for delay in 0.01 0.02 0.03 0.05 0.1 begun; do # one that comes while the ranks are being started is theirs, too
+    rm -f attempts
     "$MEZZO" launch -n 2 -- waits >"$OUT" 2>"$ERR" &
     job=$!
-    sleep $delay
+    [[ $delay == begun ]] && wait_until attempts 2 || sleep $delay
     kill -TERM $job
     wait $job
     code=$?
-    [[ $code -eq 130 || $code -eq 143 && $delay != 1 ]] || fail "SIGTERM after $delay s: exit code $code, not 130"
+    [[ $code -eq 130 || $code -eq 143 && $delay != begun ]] || fail "SIGTERM ($delay): exit code $code, not 130"
 done
 # Signals for a checkpoint all arrive, also three at once, and a rank that fails after them is started again; under nohup a hangup is none.
-ready() { for ((i = 0; i < 100; i++)); do [[ -e ready ]] && break || sleep 0.1; done; }
 rm attempts
 "$MEZZO" launch -n 1 --restarts 1 -- notes >"$OUT" 2>"$ERR" &
 job=$!
-ready
+wait_until test -e ready
 kill -XCPU $job && kill -USR2 $job && kill -USR1 $job
-for ((i = 0; i < 100; i++)); do [[ $(sort -u got 2>/dev/null | wc -l) -eq 3 ]] && break || sleep 0.1; done
+got() { [[ $(sort -u got | wc -l) -eq $1 ]]; }
+wait_until got 3
 touch enough
 wait $job
 code=$?
@@ -152,20 +155,56 @@ code=$?
 rm ready enough got
 (trap '' HUP && exec "$MEZZO" launch -n 1 -- notes) >"$OUT" 2>"$ERR" &
 job=$!
-ready
+wait_until test -e ready
 kill -HUP $job && kill -USR1 $job
-for ((i = 0; i < 100; i++)); do [[ -e got ]] && break || sleep 0.1; done
+wait_until got 1
 touch enough
 wait $job
 code=$?
 [[ $code -eq 3 && $(cat got) == USR1 ]] || fail "exit code $code, and of signals $(cat got)"
+rm ready enough attempts
 "$MEZZO" launch -n 2 -- ignores >"$OUT" 2>"$ERR" &
 job=$!
-sleep 1
+wait_until attempts 2
 mapfile -t ranks < <(ranks_of $job)
 kill -KILL $job
 wait $job 2>/dev/null
 nothing_left "${ranks[@]}"
+# Signals for a checkpoint wait for a rank that starts; SIGTERM and SIGALRM are such signals where --signal names them, and a rank that
+# fails after them is started again.
+text 100 >text.txt
+TRAIN=(train "${TINY[@]}" --tokenizer byte --data text.txt --eval-every 0 --sample-every -1 --checkpoint-every 0)
+holds() { # SIGNAL: the rank has it, and does not handle it yet
+    rank=$(ranks_of $job) && [[ $((0x$(sed -n 's/^ShdPnd:\t//p' "/proc/$rank/status") >> ($1 - 1) & 1)) -eq 1 ]]
+}
+saved() { [[ $(ls -d "$1"/checkpoints/step-*[0-9] | wc -l) -eq $2 ]]; } # RUN CHECKPOINTS
+"$MEZZO" launch -n 1 -- "${TRAIN[@]}" --steps 1000000 --out early >"$OUT" 2>"$ERR" &
+job=$!
+last="a signal before the rank handles it"
+wait_until test -e ready
+kill -USR2 $job
+wait_until holds 12
+touch enough
+wait_until saved early 1
+kill -TERM $job
+wait $job
+code=$?
+[[ $code -eq 130 ]] || fail "exit code $code, not 130"
+"$MEZZO" launch -n 1 --restarts 1 -- "${TRAIN[@]}" --steps 1000000 --signal TERM,ALRM --out named >"$OUT" 2>"$ERR" &
+job=$!
+last="signals of --signal"
+wait_until test -s named/metrics.jsonl
+kill -TERM $job
+wait_until saved named 1
+kill -ALRM $job
+wait_until saved named 2
+kill -KILL "$(ranks_of $job)"
+wait_until grep -qF "restart 1 of 1" "$ERR"
+kill -INT $job
+wait $job
+code=$?
+[[ $code -eq 130 ]] || fail "exit code $code, not 130"
+refuse 2 "--signal" NOPE -- launch -n 1 -- train --signal NOPE
 unset MEZZO_LAUNCH_PROGRAM
 refuse 2 "-n N" -- launch -- train
 refuse 2 "launch: -n 0" -- launch -n 0 -- train
@@ -250,8 +289,8 @@ if command -v ip >/dev/null && ip netns add ${name}a 2>/dev/null; then
             >"out$r" 2>"err$r" &
         pids[r]=$!
     done
-    sleep 2
-    shows out0 "rank 0 is process"
+    wait_until grep -q "rank 0 is process" out0
+    sleep 1
     ip -n ${name}b link set vb down
     wait "${pids[0]}"
     [[ $? -eq 3 ]] || fail "rank 0 of a lost host: not 3"

@@ -3,14 +3,7 @@ source "$MEZZO_TESTS/cli/check.bash" || exit 1
 text 300 >text.txt
 LONG=("${TINY[@]}" --steps 1000000 --eval-every 0 --sample-every 0 --checkpoint-every -1 --data text.txt)
 
-wait_for() { # WORD: until stderr shows it, at most 90 s
-    local i
-    for ((i = 0; i < 900; i++)); do
-        grep -qF -- "$1" "$ERR" && return
-        sleep 0.1
-    done
-    fail "\"$1\" never came"
-}
+wait_for() { wait_until grep -qF -- "$1" "$ERR"; } # WORD: until stderr shows it
 
 # A shell without job control starts background commands with SIGINT ignored; env's default puts it back.
 start() {

@@ -45,9 +45,11 @@ typedef struct job {
 } job;
 
 // --- signals -------------------------------------------------------------------------------------------------------
-// Signals that are passed on to the ranks: the first ENDING ask for the end, the others for a checkpoint.
-enum { ENDING = 4 };
-static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGPWR, SIGUSR1, SIGUSR2, SIGXCPU};
+// Signals that are passed on to the ranks: the first ENDING ask for the end, unless `saves` has them, the others for a
+// checkpoint; those from NAMED on only where `saves` has them.
+enum { ENDING = 4, NAMED = 7 };
+static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGPWR, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM, SIGCONT};
+static sigset_t saves; // signals at which the ranks write a checkpoint: those of train's --signal
 static atomic_int came[MZ_COUNT(passed_on)]; // how often; PMIx's threads may handle signals at the same time
 static int passed[MZ_COUNT(passed_on)];      // how many of these the ranks have got
 
@@ -57,29 +59,38 @@ static void on_signal(int number) {
             atomic_fetch_add(&came[i], 1);
 }
 
-static bool asked_to_end(void) {
-    int times = 0;
-    for (int i = 0; i < ENDING; i++)
-        times += came[i];
-    return times > 0;
+static bool is_save(int number) {
+    return sigismember(&saves, number) == 1;
 }
 
-// A hangup that this process ignores, as under nohup, is ignored by the ranks too.
+// Returns whether a signal that asks for the end has come: `number`, or any with 0.
+static bool asked_to_end(int number) {
+    for (int i = 0; i < ENDING; i++)
+        if (came[i] > 0 && !is_save(passed_on[i]) && (number == 0 || number == passed_on[i]))
+            return true;
+    return false;
+}
+
+// A hangup that this process ignores, as under nohup, is ignored by the ranks too, unless --signal names it.
 static void catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
-        if (passed_on[i] != SIGHUP || signal(SIGHUP, SIG_IGN) != SIG_IGN)
-            sigaction(passed_on[i], &action, NULL);
+    for (size_t i = 0; i < MZ_COUNT(passed_on); i++) {
+        const int number = passed_on[i];
+        if (is_save(number) || (i < NAMED && (number != SIGHUP || signal(SIGHUP, SIG_IGN) != SIG_IGN)))
+            sigaction(number, &action, NULL);
+    }
 }
 
 // Blocks the signals (SIG_BLOCK) or delivers them (SIG_UNBLOCK). A new rank must not receive one with this process's
-// handler, which would lose it.
-static void hold_signals(int how) {
+// handler, which would lose it. The rank keeps those for a checkpoint blocked until `train` handles them: they would
+// end it before.
+static void hold_signals(int how, bool with_saves) {
     sigset_t set;
     sigemptyset(&set);
     for (size_t i = 0; i < MZ_COUNT(passed_on); i++)
-        sigaddset(&set, passed_on[i]);
+        if (with_saves || !is_save(passed_on[i]))
+            sigaddset(&set, passed_on[i]);
     sigprocmask(how, &set, NULL);
 }
 
@@ -88,10 +99,14 @@ static void hold_signals(int how) {
 static const unsigned LIBRARY_SECONDS = 30;
 static volatile sig_atomic_t ended_with = -1; // the job's code, once only the library's end remains
 
-static void on_library(int number) {
+static void on_library(int number, siginfo_t *info, void *context) {
     static const char line[] =
         "mezzo launch: PMIx's library crashed or hangs, as it does when memory runs out; ending the ranks\n";
-    (void)number;
+    (void)context;
+    if (number == SIGALRM && info->si_code != SI_KERNEL) { // from another process, not from alarm
+        on_signal(number);
+        return;
+    }
     if (ended_with >= 0 || write(STDERR_FILENO, line, sizeof line - 1) < 0)
         _exit(ended_with >= 0 ? ended_with : CLI_FAILED);
     _exit(CLI_FAILED);
@@ -220,7 +235,7 @@ _Noreturn static void become_rank(const job *j, int rank, pid_t launcher, char *
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
     setpgid(0, 0);
-    hold_signals(SIG_UNBLOCK);
+    hold_signals(SIG_UNBLOCK, false);
     prctl(PR_SET_PDEATHSIG, SIGKILL); // the kernel kills the rank when the command ends, for any reason
     if (getppid() != launcher)
         _exit(CLI_FAILED);
@@ -252,13 +267,13 @@ static mezzo_status start_rank(job *j, int rank, char **words) {
     variables v;
     MEZZO_TRY(make_variables(j, rank, &v));
     const pid_t launcher = getpid();
-    hold_signals(SIG_BLOCK);
+    hold_signals(SIG_BLOCK, true);
     p->pid = fork();
     if (p->pid == 0)
         become_rank(j, rank, launcher, words, v.list);
     if (p->pid > 0)
         setpgid(p->pid, p->pid); // in parent and child, because either may run first
-    hold_signals(SIG_UNBLOCK);
+    hold_signals(SIG_UNBLOCK, true);
     drop(&v);
     if (p->pid < 0) {
         p->pid = 0;
@@ -293,7 +308,7 @@ static mezzo_status open_job(job *j, int attempt) {
     MEZZO_TRY(mz_launch_link_open(&j->link));
     static const int ends[] = {SIGSEGV, SIGABRT, SIGALRM}; // a thread of PMIx's runs from here on
     for (size_t i = 0; i < MZ_COUNT(ends); i++)
-        sigaction(ends[i], &(struct sigaction){.sa_handler = on_library}, NULL);
+        sigaction(ends[i], &(struct sigaction){.sa_sigaction = on_library, .sa_flags = SA_SIGINFO | SA_RESTART}, NULL);
     alarm(LIBRARY_SECONDS);
     if (j->link->open(j->name, j->n, why) != 0)
         return mz_fail(MEZZO_ERR_DEVICE, "%s", why);
@@ -316,8 +331,13 @@ static void close_job(job *j) {
 }
 
 // --- waiting -------------------------------------------------------------------------------------------------------
+// Returns whether a rank ended by a signal that asked for the end, before it handled it.
+static bool was_asked(int status) {
+    return WIFSIGNALED(status) && asked_to_end(WTERMSIG(status));
+}
+
 static int code_of(int status) {
-    return WIFEXITED(status) ? WEXITSTATUS(status) : CLI_FAILED;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : was_asked(status) ? CLI_INTERRUPTED : CLI_FAILED;
 }
 
 // Ends hanging ranks, which cannot end by themselves; the ranks that are told need not wait for them.
@@ -377,10 +397,10 @@ static void wait_for_all(job *j) {
     hear(j);
 }
 
-// Returns the rank that a signal ended, unless this command sent it; -1: none.
+// Returns the rank that a signal ended, unless this command sent it or passed it on to end the job; -1: none.
 static int killed_rank(const job *j) {
     for (int r = 0; r < j->n; r++)
-        if (WIFSIGNALED(j->ranks[r].status) && !j->ranks[r].ended_here)
+        if (WIFSIGNALED(j->ranks[r].status) && !j->ranks[r].ended_here && !was_asked(j->ranks[r].status))
             return r;
     return -1;
 }
@@ -432,21 +452,25 @@ static int run_job(job *j, char **words, int attempt) {
 }
 
 // --- the command ---------------------------------------------------------------------------------------------------
-// Returns the device that the ranks will open: the last --device among their arguments.
-static const char *asked_device(void) {
-    const char *device = "auto";
+// Returns the value of the last --NAME or --OTHER among the ranks' arguments; NULL: there is none.
+static const char *ranks_option(const char *name, const char *other) {
+    const char *value = NULL;
     for (int i = 0; i < cli_line.n_operands; i++) {
         const char *word = cli_line.operands[i];
-        if ((strcmp(word, "--device") == 0 || strcmp(word, "--device.name") == 0) && i + 1 < cli_line.n_operands)
-            device = cli_line.operands[i + 1];
-        else if (strncmp(word, "--device=", 9) == 0 || strncmp(word, "--device.name=", 14) == 0)
-            device = strchr(word, '=') + 1;
+        const size_t n = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
+        if ((n != strlen(name) || strncmp(word + 2, name, n) != 0) &&
+            (n != strlen(other) || strncmp(word + 2, other, n) != 0))
+            continue;
+        if (word[2 + n] == '=')
+            value = word + 2 + n + 1;
+        else if (i + 1 < cli_line.n_operands)
+            value = cli_line.operands[i + 1];
     }
-    return device;
+    return value;
 }
 
 static int look_at_devices(job *j) {
-    const char *device = asked_device();
+    const char *named = ranks_option("device", "device.name"), *device = named != NULL ? named : "auto";
     const int gpus = mz_gpu_count();
     j->gpus = mz_device_name_is_gpu(device) || (strcmp(device, "auto") == 0 && gpus > 0);
     if (strncmp(device, "cuda:", 5) == 0 && j->n > 1)
@@ -525,7 +549,7 @@ static int run_with_restarts(job *j, int restarts, int least) {
             cli_wrong("the same with %d rank%s", j->n, j->n == 1 ? "" : "s");
             code = run_once(j, attempt++, true);
         }
-        if (code != CLI_FAILED || asked_to_end())
+        if (code != CLI_FAILED || asked_to_end(0))
             return code;
     }
     return code;
@@ -553,6 +577,9 @@ int cli_launch(void) {
     if (n == 0 || cli_line.n_operands == 0)
         return cli_wrong("%s", cli_usage());
     CLI_TRY(check_least(n, least));
+    sigemptyset(&saves);
+    if (strcmp(cli_line.operands[0], "train") == 0)
+        CLI_TRY(cli_save_signals(ranks_option("signal", "signal"), &saves));
     job j = {.n = (int)n, .listener = -1, .tell = {-1, -1}};
     CLI_TRY(look_at_devices(&j));
     j.ranks = mz_alloc((size_t)n, sizeof *j.ranks);
