@@ -620,6 +620,7 @@ static trial *attention_masked_trial(int which, arithmetic a, int64_t queries, i
         t->in[3].value[trial_count(&t->in[3]) - keys + i] = -INFINITY;
     trial_store(&t->in[3]);
     t->skip_terms = true; // of keys that nobody sees
+    t->odd_threads = true;
     return t;
 }
 
@@ -635,14 +636,47 @@ static void each_mask(void (*run)(trial *forward, arithmetic a)) {
             }
 }
 
+// One number of q, k or v is NaN or infinite, at a position that all queries see (11), that -1e9 hides (7), or that
+// infinity hides (5). Then rows of which the mask hides every key, by -1e9 or by infinity.
+static void each_spoiled(void (*run)(trial *forward, arithmetic a)) {
+    static const int places[] = {11, 7, 5};
+    static const double bad[] = {NAN, INFINITY, -INFINITY}, hidden[] = {0, -1e9, -INFINITY};
+    const int64_t queries = 70, keys = 131;
+    for (int which = 0; which < 4; which++)
+        for (size_t p = 0; p < MZ_COUNT(places); p++) {
+            for (size_t i = 0; i < 3 * MZ_COUNT(bad); i++) {
+                if (which == 3 && p == 2 && i % 3 == 2) // a kernel may pass over v in a tile that is hidden as a whole
+                    continue;
+                trial *t = attention_masked_trial(which, arithmetics[0], queries, keys, 0);
+                for (int64_t at = places[p]; at < trial_count(&t->in[3]); at += keys)
+                    t->in[3].value[at] = hidden[p];
+                trial_store(&t->in[3]);
+                t->in[i % 3].value[places[p] * t->in[i % 3].t.shape.dim[2] + 1] = bad[i / 3];
+                trial_store(&t->in[i % 3]);
+                t->finite_only = true;
+                run(t, arithmetics[0]);
+            }
+            trial *t = attention_masked_trial(which, arithmetics[0], queries, keys, 0);
+            for (int64_t j = 0; j < keys; j++)
+                t->in[3].value[trial_count(&t->in[3]) - keys + j] = hidden[p];
+            trial_store(&t->in[3]);
+            t->finite_only = p == 2;
+            t->skip_mutations = p == 1; // beside -1e9 a score has no bits
+            run(t, arithmetics[0]);
+        }
+}
+
 void cases_attention_masked(void) {
     each_mask(forward_of);
+    each_spoiled(forward_of);
 }
 
 static void masked_backward_of(trial *forward, arithmetic a) {
     trial *t = product(MZ_OP_attention_masked_bwd, a);
     t->attrs = forward->attrs;
-    t->optional = t->skip_terms = true;
+    t->optional = t->skip_terms = t->odd_threads = true;
+    t->finite_only = forward->finite_only;
+    t->skip_mutations = forward->skip_mutations;
     trial_input(t, 0, a.storage, forward->out[0].t.shape);
     trial_normal(t, 0, 1);
     for (int i = 0; i < 4; i++) {
@@ -657,4 +691,5 @@ static void masked_backward_of(trial *forward, arithmetic a) {
 
 void cases_attention_masked_bwd(void) {
     each_mask(masked_backward_of);
+    each_spoiled(masked_backward_of);
 }

@@ -32,6 +32,7 @@ typedef struct trial {
     bool skip_terms;     // so many terms that one is below the bound of their sum: only the scale is mutated
     bool skip_mutations; // the trial has nothing to drop (one term) or is not about accuracy
     bool optional;       // a device may have no kernel for it
+    bool odd_threads;    // a third run has 5 threads
     // Outputs that are not floats (state blocks, low copies): says what is wrong, or NULL. Missing: bytes must be
     // equal. `got` has the bytes of every output, `want` the reference's of this one.
     const char *(*compare_bytes)(const struct trial *t, int slot, unsigned char *const *got, const unsigned char *want);
@@ -59,7 +60,7 @@ void trial_preset(trial *t, int slot, double deviation); // an output that is re
 
 // --- running (compare.c) -------------------------------------------------------------------------------------------
 // Asserts, for every kernel of every device: result within bound, nothing written outside, inputs untouched, the same
-// bits with 1 and 2 threads and in place. Then the mutations: a result with a wrong scale and one with an input term
+// bits with 1, 2 and, for trials that want it, 5 threads, and in place. Then the mutations: a result with a wrong scale and one with an input term
 // dropped must be seen.
 void trial_check(trial *t);
 // trial_check passes over trials with a larger tensor; 0, at first: none.

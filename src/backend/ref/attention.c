@@ -118,12 +118,8 @@ typedef struct masked_row {
     double max, sum;
 } masked_row;
 
-// Returns the probability of key j, and the derivative of its score by the scaled product; both are 0 where the mask
-// hides it.
+// Returns the probability of key j, which the query sees, and the derivative of its score by the scaled product.
 static double masked_probability(const masked_row *r, int64_t j, double *derivative) {
-    *derivative = 0;
-    if (j >= seen_by(r->call, r->l, r->i))
-        return 0;
     const double score =
         score_of(r->call, r->l, r->q + q_at(r->l, r->b, r->i, r->h), r->k + kv_at(r->l, r->b, j, r->h), derivative);
     return exp(score + mz_ref_get(r->mask, r->at + j) - r->max) / r->sum;
@@ -142,7 +138,7 @@ static masked_row masked_row_of(const mz_call *call, const layout *l, const doub
         r.max = fmax(r.max, score_of(call, l, q + q_at(l, r.b, r.i, r.h), k + kv_at(l, r.b, j, r.h), &derivative) +
                                 mz_ref_get(mask, r.at + j));
     double sum = 0;
-    for (int64_t j = 0; j < l->keys; j++)
+    for (int64_t j = 0; j < seen_by(call, l, r.i); j++)
         sum += masked_probability(&r, j, &derivative);
     r.sum = sum;
     return r;
@@ -160,7 +156,7 @@ void mz_ref_attention_masked(const mz_call *call) {
         const masked_row r = masked_row_of(call, &l, q, k, mz_in(call, attention_masked, mask), row);
         for (int64_t d = 0; d < l.width; d++)
             o[d] = 0;
-        for (int64_t j = 0; j < l.keys; j++) {
+        for (int64_t j = 0; j < seen_by(call, &l, r.i); j++) {
             const double p = keep_factor(call, &l, r.b, r.h, r.i, j) * masked_probability(&r, j, &derivative);
             for (int64_t d = 0; d < l.width; d++)
                 o[d] += p * v[kv_at(&l, r.b, j, r.h) + d];
@@ -282,7 +278,7 @@ void mz_ref_attention_masked_bwd(const mz_call *call) {
         const double *dy = in[0] + ((r.b * l.length + r.i) * l.heads + r.h) * l.width;
         double delta = 0;
         for (int pass = 0; pass < 2; pass++)
-            for (int64_t j = 0; j < l.keys; j++) {
+            for (int64_t j = 0; j < seen_by(call, &l, r.i); j++) {
                 const int64_t kj = kv_at(&l, r.b, j, r.h);
                 const double p = masked_probability(&r, j, &derivative), keep = keep_factor(call, &l, r.b, r.h, r.i, j),
                              dp = keep * dot(dy, in[3] + kj, l.width), ds = p * (dp - delta);
