@@ -81,7 +81,12 @@ int cli_export(void) {
     const char *dtype = cli_text("dtype", "fp32");
     size_t chosen = 0;
     double shard = 0; // in GB
+    const char *mode = cli_text("mode", "training");
     CLI_TRY(check());
+    if (strcmp(mode, "training") != 0 && strcmp(mode, "evaluation") != 0)
+        return cli_wrong("--mode %s: it must be training or evaluation", mode);
+    if (cli_has("mode") && !cli_has("onnx"))
+        return cli_wrong("--mode is for files of --onnx");
     CLI_TRY(cli_number("max-shard-size", 0, 1e6, 0, &shard));
     while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
         chosen++;
@@ -92,6 +97,7 @@ int cli_export(void) {
     const mezzo_export_options options = {.path = cli_line.operands[0],
                                           .out = cli_text("onnx", cli_text("out", NULL)),
                                           .onnx = cli_has("onnx"),
+                                          .evaluation = strcmp(mode, "evaluation") == 0,
                                           .best = cli_has("best"),
                                           .no_ema = cli_has("no-ema"),
                                           .adapter = cli_has("adapter"),

@@ -57,8 +57,11 @@ MEZZO_API mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *p
 MEZZO_API int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom);
 // Writes the file's weights to the parameters of a graph that mezzo_onnx_build built.
 MEZZO_API mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params);
-// Writes the original file with the weights of `params`, in FP32, as a single file.
-MEZZO_API mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path);
+// Writes the original file with the weights of `params`, in FP32, as a single file. evaluation: a file that was
+// exported for training is written for use; its BatchNormalization nodes take their running statistics, and Dropout
+// drops nothing. UNSUPPORTED: another node reads a batch's statistics.
+MEZZO_API mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, bool evaluation,
+                                       const char *path);
 
 #ifdef __cplusplus
 }

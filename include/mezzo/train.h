@@ -331,6 +331,7 @@ typedef struct mezzo_export_options {
     const char *gguf;    // "f32", "f16", "bf16" or "q8_0": `out` is one file for llama.cpp, with the tokenizer and its
                          // chat template, and must not exist; dtype is ignored. NULL: a folder
     bool onnx; // for a run whose model is an ONNX file: `out` is that file with the run's weights, and must not exist
+    bool evaluation; // that file is written for use, as by mezzo_onnx_save
 } mezzo_export_options;
 typedef struct mezzo_export_result {
     mezzo_model_config model;

@@ -575,25 +575,26 @@ static mezzo_status read_description(mz_fact_find find, void *user, const char *
 // --- weights and files ---------------------------------------------------------------------------------------------
 // Builds a graph for mezzo_onnx_load and mezzo_onnx_save, which use the graph that was built last.
 static mezzo_status with_weights(const mz_model *model, const mz_form *form, mezzo_params *to, const mezzo_params *from,
-                                 const char *path) {
+                                 bool evaluation, const char *path) {
     mezzo_graph *g;
     mezzo_value values[OUTPUTS];
     MEZZO_TRY(mezzo_graph_create(&g));
     pthread_mutex_lock(&build_lock);
     mezzo_status status = build_file(model, form->batch, g, values);
     if (status == MEZZO_OK)
-        status = to != NULL ? mezzo_onnx_load(model->file->onnx, to) : mezzo_onnx_save(model->file->onnx, from, path);
+        status = to != NULL ? mezzo_onnx_load(model->file->onnx, to)
+                            : mezzo_onnx_save(model->file->onnx, from, evaluation, path);
     pthread_mutex_unlock(&build_lock);
     mezzo_graph_free(g);
     return status;
 }
 
 static mezzo_status load(const mz_model *model, const mz_form *form, mezzo_params *params) {
-    return with_weights(model, form, params, NULL, NULL);
+    return with_weights(model, form, params, NULL, false, NULL);
 }
 
-static mezzo_status save(const mz_model *model, const mezzo_params *params, const char *path) {
-    return with_weights(model, &(mz_form){.batch = 1}, NULL, params, path);
+static mezzo_status save(const mz_model *model, const mezzo_params *params, bool evaluation, const char *path) {
+    return with_weights(model, &(mz_form){.batch = 1}, NULL, params, evaluation, path);
 }
 
 static mezzo_status copy(const char *from, const char *to) {

@@ -110,7 +110,7 @@ struct mz_maker {
     // is complete.
     mezzo_status (*load)(const mz_model *model, const mz_form *form, mezzo_params *params);
     mezzo_status (*keep)(const mz_model *model, const char *folder);
-    mezzo_status (*save)(const mz_model *model, const mezzo_params *params, const char *path);
+    mezzo_status (*save)(const mz_model *model, const mezzo_params *params, bool evaluation, const char *path);
     // Return how many running statistics a batch has; read those of the training program's last run; and update running
     // statistics by n batches in their order. NULL for models without running statistics, which are frozen parameters.
     size_t (*statistics)(const mz_model *model);

@@ -364,6 +364,17 @@ const MzPb__Attribute *mz_onnx_attribute(const MzPb__Node *node, const char *nam
     return NULL;
 }
 
+int mz_onnx_readers(const mezzo_onnx *onnx, const char *name) {
+    const MzPb__Graph *graph = onnx->model->graph;
+    int readers = 0;
+    for (size_t i = 0; i < graph->n_output; i++)
+        readers += strcmp(graph->output[i]->name, name) == 0;
+    for (size_t i = 0; i < graph->n_node; i++)
+        for (size_t k = 0; k < graph->node[i]->n_input; k++)
+            readers += strcmp(graph->node[i]->input[k], name) == 0;
+    return readers;
+}
+
 int64_t mz_onnx_int_or(const MzPb__Node *node, const char *name, int64_t otherwise) {
     const MzPb__Attribute *a = mz_onnx_attribute(node, name);
     return a ? a->i : otherwise;

@@ -528,18 +528,6 @@ static mezzo_status statistics_of(mezzo_graph *g, mezzo_value norm, int64_t rows
     return mezzo_graph_status(g);
 }
 
-// Returns whether one node alone reads a value, which is no output of the file.
-static bool has_one_reader(const mz_onnx_call *call, const mz_onnx_value *v) {
-    const MzPb__Graph *graph = call->build->onnx->model->graph;
-    int readers = 0;
-    for (size_t i = 0; i < graph->n_output; i++)
-        readers += strcmp(graph->output[i]->name, v->name) == 0;
-    for (size_t i = 0; i < graph->n_node; i++)
-        for (size_t k = 0; k < graph->node[i]->n_input; k++)
-            readers += strcmp(graph->node[i]->input[k], v->name) == 0;
-    return readers == 1;
-}
-
 // Makes v · factor + shift by channel. Where v is a convolution with no other reader, its weight takes the factor and
 // its bias the rest, so that no pass over the image is left.
 static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_value factor, mezzo_value shift,
@@ -547,7 +535,7 @@ static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_valu
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
     const mz_onnx_conv_made *conv = x->conv;
-    if (!conv || x->rank != 4 || !has_one_reader(call, x)) {
+    if (!conv || x->rank != 4 || mz_onnx_readers(call->build->onnx, x->name) != 1) {
         *out = mezzo_add(g, mezzo_mul(g, v, factor), shift);
         return MEZZO_OK;
     }

@@ -87,7 +87,8 @@ mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {
     return none();
 }
 
-mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path) {
+mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, bool evaluation, const char *path) {
+    (void)evaluation;
     MZ_REQUIRE(onnx, params, path);
     return none();
 }

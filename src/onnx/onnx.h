@@ -136,6 +136,8 @@ const mz_onnx_op *mz_onnx_op_of(const char *name); // NULL: the op is not known
 
 // file.c
 mz_onnx_value *mz_onnx_find(const mezzo_onnx *onnx, const char *name); // NULL: there is no such name
+// Returns how many inputs of nodes and outputs of the file are this value.
+int mz_onnx_readers(const mezzo_onnx *onnx, const char *name);
 int64_t mz_onnx_elements(int rank, const int64_t *dim);
 mezzo_status mz_onnx_floats(const mezzo_onnx *onnx, const MzPb__Tensor *tensor, double *out); // writes all elements
 bool mz_onnx_is_integer(int64_t type); // of a tensor's type: also true for truth values

@@ -475,15 +475,56 @@ static mezzo_status replace(const mz_onnx_param *param, const mezzo_params *para
     return status;
 }
 
-mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, const char *path) {
+// What a node that trains in another way than it evaluates says in a file for training.
+typedef struct trained_node {
+    size_t inputs, outputs;
+    int64_t mode; // of BatchNormalization
+} trained_node;
+
+static MzPb__Attribute *training_mode(const MzPb__Node *node) { // NULL: none, or the node is no BatchNormalization
+    return is_op(node, "BatchNormalization") ? (MzPb__Attribute *)mz_onnx_attribute(node, "training_mode") : NULL;
+}
+
+// Puts a node into evaluation mode while the message is written: a batch normalization takes its running statistics
+// and gives its first output alone, and dropout, without its third input, drops nothing.
+static mezzo_status evaluate_node(const mezzo_onnx *onnx, MzPb__Node *node, trained_node *before) {
+    MzPb__Attribute *mode = training_mode(node);
+    *before = (trained_node){node->n_input, node->n_output, mode ? mode->i : 0};
+    if (is_op(node, "Dropout") && node->n_input > 2)
+        node->n_input = 2;
+    if (!mode || mode->i == 0)
+        return MEZZO_OK;
+    mode->i = 0;
+    node->n_output = 1;
+    for (size_t k = 1; k < before->outputs; k++)
+        if (*node->output[k] != '\0' && mz_onnx_readers(onnx, node->output[k]) > 0)
+            return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                           "the file's nodes or outputs read '%s', which BatchNormalization gives in training alone",
+                           node->output[k]);
+    return MEZZO_OK;
+}
+
+static void train_node(MzPb__Node *node, const trained_node *before) {
+    MzPb__Attribute *mode = training_mode(node);
+    node->n_input = before->inputs;
+    node->n_output = before->outputs;
+    if (mode)
+        mode->i = before->mode;
+}
+
+mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params, bool evaluation, const char *path) {
     MZ_REQUIRE(onnx, params, path);
     mezzo_status status = MEZZO_OK;
+    const MzPb__Graph *graph = onnx->model->graph;
     MzPb__Tensor *before = mz_alloc(onnx->n_params + 1, sizeof *before);
+    trained_node *trained = mz_alloc(graph->n_node + 1, sizeof *trained);
     float **bytes = mz_alloc(onnx->n_params + 1, sizeof *bytes);
     uint8_t *packed = NULL;
-    if (!before || !bytes)
+    if (!before || !bytes || !trained)
         status = MEZZO_ERR_MEMORY;
-    size_t done = 0;
+    size_t done = 0, nodes = 0;
+    for (; evaluation && status == MEZZO_OK && nodes < graph->n_node; nodes++)
+        status = evaluate_node(onnx, graph->node[nodes], &trained[nodes]);
     for (; status == MEZZO_OK && done < onnx->n_params; done++) {
         MzPb__Tensor *tensor = (MzPb__Tensor *)onnx->params[done].tensor;
         if (!tensor)
@@ -506,6 +547,9 @@ mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params,
             *(MzPb__Tensor *)onnx->params[i].tensor = before[i];
         mz_free(bytes[i]);
     }
+    for (size_t i = 0; i < nodes; i++)
+        train_node(graph->node[i], &trained[i]);
+    mz_free(trained);
     mz_free(packed);
     mz_free(bytes);
     mz_free(before);

@@ -494,7 +494,7 @@ static mezzo_status export_onnx(exporter *e, const mezzo_export_options *o, mezz
     MEZZO_TRY_GOTO(status, mz_session_open(device, &options, MZ_SESSION_PARAMS, &session));
     mezzo_checkpoint read = {.params = session.params, .ema = e->state.has_ema && !o->no_ema};
     MEZZO_TRY_GOTO(status, mezzo_checkpoint_load(e->checkpoint, &read));
-    MEZZO_TRY_GOTO(status, e->model.maker->save(&e->model, session.params, o->out));
+    MEZZO_TRY_GOTO(status, e->model.maker->save(&e->model, session.params, o->evaluation, o->out));
     result->tensors = mezzo_params_count(session.params);
 fail:
     mz_session_close(&session);

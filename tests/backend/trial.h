@@ -60,8 +60,8 @@ void trial_preset(trial *t, int slot, double deviation); // an output that is re
 
 // --- running (compare.c) -------------------------------------------------------------------------------------------
 // Asserts, for every kernel of every device: result within bound, nothing written outside, inputs untouched, the same
-// bits with 1, 2 and, for trials that want it, 5 threads, and in place. Then the mutations: a result with a wrong scale and one with an input term
-// dropped must be seen.
+// bits with 1, 2 and, for trials that want it, 5 threads, and in place. Then the mutations: a result with a wrong scale
+// and one with an input term dropped must be seen.
 void trial_check(trial *t);
 // trial_check passes over trials with a larger tensor; 0, at first: none.
 extern int64_t trial_limit;

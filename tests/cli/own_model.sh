@@ -280,6 +280,32 @@ whole=$(grep loss "$OUT")
 run 0 export norm --onnx norm.onnx
 run 0 train --model norm.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 1 --lr 0 --min-lr 0 --out norm2
 
+# for use, batch norms take running statistics and nothing is dropped; own_mlp.onnx gets a dropout after its end
+python3 - <<'PY'
+def varint(x): return bytes([x & 127 | 128]) + varint(x >> 7) if x > 127 else bytes([x])
+def part(field, data): return varint(field << 3 | 2) + varint(len(data)) + data
+node = part(1, b"logits") + part(1, b"ratio") + part(1, b"trains") + part(2, b"dropped") + part(4, b"Dropout")
+ratio = b"\x10\x01" + part(8, b"ratio") + part(9, b"\0\0\0\x3f")
+trains = b"\x10\x09" + part(8, b"trains") + part(9, b"\1")
+graph = part(1, node) + part(5, ratio) + part(5, trains) + part(12, part(1, b"dropped"))
+open("drops.onnx", "wb").write(open("own_mlp.onnx", "rb").read() + part(7, graph))
+PY
+run 0 train --model drops.onnx --loss "cross_entropy(dropped)" --data a.npz "${FEW[@]}" --steps 2 --out drops
+counts() { # OP FILE LOSS: how many nodes of a program that trains
+    run 0 explain --model "$2" --loss "$3"
+    grep -c "^$1 " "$OUT"
+}
+for mode in training evaluation; do
+    n=$([[ $mode == training ]] && echo 1 || echo 0)
+    run 0 export norm --onnx norm-$mode.onnx --mode $mode
+    run 0 export drops --onnx drops-$mode.onnx --mode $mode
+    [[ $(counts group_norm norm-$mode.onnx cross_entropy) -eq $n && $(counts dropout drops-$mode.onnx "cross_entropy(dropped)") -eq $n ]] ||
+        fail "--mode $mode: $(cat "$OUT")"
+done
+cmp norm.onnx norm-training.onnx || fail "--mode training is not the default"
+refuse 2 "--mode nonsense" -- export norm --onnx x.onnx --mode nonsense
+refuse 2 "--mode is for" -- export norm --out folder --mode evaluation
+
 # masks of infinities, computed ones and tables, are no faults
 npz i.npz "x=f4,60x7,r()" "row=i8,60,i%3" "keep=i8,60x5,i%5!=1" "labels=i8,60,i%2*4"
 run 0 train --model own_infinite.onnx --loss cross_entropy --data i.npz "${FEW[@]}" --steps 4 --out infinite

@@ -60,13 +60,11 @@ static void write_inputs(model *m) {
     }
 }
 
-static void open_model(const char *name, mezzo_device *device, mezzo_precision precision, model *m) {
-    char path[4096], file[128], names[24][64];
+// Opens a file for what m->stored holds.
+static void open_file(const char *path, mezzo_device *device, mezzo_precision precision, model *m) {
+    char names[24][64];
     mezzo_onnx_dim dims[24];
-    *m = (model){0};
-    snprintf(file, sizeof file, "onnx_%s.safetensors", name);
-    m->stored = golden_tensors(file);
-    must(mezzo_onnx_open(path_of(name, ".onnx", path, sizeof path), &m->onnx));
+    must(mezzo_onnx_open(path, &m->onnx));
     must(mezzo_graph_create(&m->graph));
     mezzo_value logits;
     must(mezzo_onnx_build(m->onnx, m->graph, sizes_of(m, dims, names), dims, &logits));
@@ -80,6 +78,13 @@ static void open_model(const char *name, mezzo_device *device, mezzo_precision p
     const mezzo_program_options options = {.precision = precision};
     must(mezzo_program_create(m->graph, m->params, &options, &m->program));
     write_inputs(m);
+}
+
+static void open_model(const char *name, mezzo_device *device, mezzo_precision precision, model *m) {
+    char path[4096], file[128];
+    snprintf(file, sizeof file, "onnx_%s.safetensors", name);
+    *m = (model){.stored = golden_tensors(file)};
+    open_file(path_of(name, ".onnx", path, sizeof path), device, precision, m);
 }
 
 // Goldens have the names of the file, which a weight that an exporter numbers does not keep.
@@ -258,6 +263,16 @@ TEST_WITH(idioms_are_recognized, setup, teardown) {
     }
 }
 
+static void same_files(const char *a, const char *b) {
+    mz_map one, other;
+    must(mz_map_open(a, &one));
+    must(mz_map_open(b, &other));
+    assert_int_equal(one.size, other.size);
+    assert_memory_equal(one.data, other.data, one.size);
+    mz_map_close(&one);
+    mz_map_close(&other);
+}
+
 TEST_WITH(batch_norms_have_running_statistics, setup, teardown) {
     model m, evaluation;
     open_model("resnet18", *state, MEZZO_PRECISION_FP32, &m);
@@ -296,6 +311,23 @@ TEST_WITH(batch_norms_have_running_statistics, setup, teardown) {
     free(got);
     golden_free(&want);
     mezzo_program_free(evaluation.program);
+    // A file that is written for use evaluates in a program that trains, too; the open one stays for training.
+    model written = {0};
+    must(mezzo_onnx_save(m.onnx, m.params, false, "before.onnx"));
+    must(mezzo_onnx_save(m.onnx, m.params, true, "for_use.onnx"));
+    must(mezzo_onnx_save(m.onnx, m.params, false, "after.onnx"));
+    same_files("before.onnx", "after.onnx");
+    written.stored = m.stored;
+    open_file("for_use.onnx", *state, MEZZO_PRECISION_FP32, &written);
+    must(mezzo_program_run(written.program, NULL, 1, 0));
+    want = golden_get(m.stored, "evaluated");
+    got = malloc(want.count * sizeof *got);
+    must(mezzo_program_read(written.program, "logits", got, want.count * sizeof *got));
+    golden_close("for use", got, &want, 1e-5 * golden_max(&want), 0);
+    free(got);
+    golden_free(&want);
+    m.stored = NULL;
+    close_model(&written);
     close_model(&m);
 }
 
@@ -422,7 +454,7 @@ TEST_WITH(the_file_comes_back, setup, teardown) {
         mezzo_onnx_dim dims[24];
         open_model(models[i].name, device, MEZZO_PRECISION_FP32, &m);
         snprintf(path, sizeof path, "back_%s.onnx", models[i].name);
-        must(mezzo_onnx_save(m.onnx, m.params, path));
+        must(mezzo_onnx_save(m.onnx, m.params, false, path));
         must(mezzo_onnx_open(path, &again.onnx));
         must(mezzo_graph_create(&again.graph));
         mezzo_value logits;

@@ -330,7 +330,7 @@ TEST(onnx_files) {
     REFUSED(mezzo_onnx_output(NULL, 0, &port));
     REFUSED(mezzo_onnx_build(NULL, w.graph, 0, NULL, &value));
     REFUSED(mezzo_onnx_load(NULL, w.params));
-    REFUSED(mezzo_onnx_save(NULL, w.params, "model.onnx"));
+    REFUSED(mezzo_onnx_save(NULL, w.params, false, "model.onnx"));
     done();
 }
 

@@ -49,7 +49,7 @@ typedef struct job {
 // checkpoint; those from NAMED on only where `saves` has them.
 enum { ENDING = 4, NAMED = 7 };
 static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGPWR, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM, SIGCONT};
-static sigset_t saves; // signals at which the ranks write a checkpoint: those of train's --signal
+static sigset_t saves;                       // signals at which the ranks write a checkpoint: those of train's --signal
 static atomic_int came[MZ_COUNT(passed_on)]; // how often; PMIx's threads may handle signals at the same time
 static int passed[MZ_COUNT(passed_on)];      // how many of these the ranks have got
 
