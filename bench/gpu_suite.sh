@@ -34,10 +34,14 @@ echo "built in $built s"
 export MEZZO_OOM_JOBS=${MEZZO_OOM_JOBS:-$(nproc)}
 ctest --test-dir "$build" -N -L gpu >"$out/ctest.log"
 # Each GPU comes first in its share of the tests, which see the others after it: with all tests on one, its time goes round among dozens of processes.
+# A share has its own cores, because a device opens as many threads as its process has cores.
 mapfile -t gpus < <(seq 0 $(($(nvidia-smi -L | wc -l) - 1)))
+mapfile -t cores < <(python3 -c 'import os; print(*sorted(os.sched_getaffinity(0)), sep="\n")')
 n=${#gpus[@]} jobs=${JOBS:-$(nproc)}
+own=$((${#cores[@]} >= n ? ${#cores[@]} / n : ${#cores[@]}))
 for ((g = 0; g < n; g++)); do
-    CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${gpus[*]:g:n},${gpus[*]:0:g}" | sed 's/,$//') timeout "${LIMIT:-420}" ctest --test-dir "$build" -L gpu \
+    mine=$(IFS=,; echo "${cores[*]:g * own % ${#cores[@]}:own}")
+    CUDA_VISIBLE_DEVICES=$(IFS=,; echo "${gpus[*]:g:n},${gpus[*]:0:g}" | sed 's/,$//') taskset -c "$mine" timeout "${LIMIT:-420}" ctest --test-dir "$build" -L gpu \
         -I $((g + 1)),,"$n" -j $(((jobs + n - 1) / n)) --output-on-failure >"$out/ctest-$g.log" 2>&1 &
 done
 wait
