@@ -9,8 +9,11 @@
 #include "train/config.h"
 
 // The default is a GPT whose step takes well under a second on a laptop.
-static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},    {"model.heads", "4"},
-                                       {"model.d_model", "128"}, {"model.seq_len", "128"}, {"train.batch_size", "8"}};
+static const cli_default defaults[] = {{"model.name", "gpt2"},
+                                       {"model.layers", "4"},
+                                       {"model.heads", "4"},
+                                       {"model.d_model", "128"},
+                                       {"model.seq_len", "128"}};
 
 static void show_candidate(void *user, const mz_candidate *c) {
     (void)user;
