@@ -12,15 +12,15 @@ enum { MAGIC_BYTES = 6, HEADER_MOST = 1 << 16 };
 static const struct {
     const char *descr;
     size_t bytes;
-} types[] = {[MZ_NPY_F4] = {"<f4", 4}, [MZ_NPY_F8] = {"<f8", 8}, [MZ_NPY_U1] = {"|u1", 1},
-             [MZ_NPY_B1] = {"|b1", 1}, [MZ_NPY_I4] = {"<i4", 4}, [MZ_NPY_I8] = {"<i8", 8}};
+} types[] = {[MZ_NPY_F2] = {"<f2", 2}, [MZ_NPY_F4] = {"<f4", 4}, [MZ_NPY_F8] = {"<f8", 8}, [MZ_NPY_U1] = {"|u1", 1},
+             [MZ_NPY_B1] = {"|b1", 1}, [MZ_NPY_U2] = {"<u2", 2}, [MZ_NPY_I4] = {"<i4", 4}, [MZ_NPY_I8] = {"<i8", 8}};
 
 const char *mz_npy_type_name(mz_npy_type type) {
     return types[type].descr + 1;
 }
 
 bool mz_npy_is_integer(mz_npy_type type) {
-    return type != MZ_NPY_F4 && type != MZ_NPY_F8;
+    return type > MZ_NPY_F8;
 }
 
 // --- the header: a Python dictionary of three keys -----------------------------------------------
@@ -107,8 +107,9 @@ static mezzo_status take_type(reader *r, mz_npy *out) {
             out->type = (mz_npy_type)i;
             return MEZZO_OK;
         }
-    return mz_fail(MEZZO_ERR_FORMAT, "%s: the type is '%s'; only little-endian f4, f8, u1, b1, i4 and i8 are supported",
-                   r->path, descr);
+    return mz_fail(MEZZO_ERR_FORMAT,
+                   "%s: the type is '%s'; only little-endian f2, f4, f8, u1, b1, u2, i4 and i8 are supported", r->path,
+                   descr);
 }
 
 static mezzo_status take_header(reader *r, mz_npy *out) {
@@ -195,10 +196,15 @@ mezzo_status mz_npy_end(mz_npy *npy, mezzo_status status) {
 
 int64_t mz_npy_integer(const mz_npy *npy, int64_t i) {
     const unsigned char *at = npy->data + (size_t)i * types[npy->type].bytes;
+    uint16_t u2;
     int32_t i4;
     int64_t i8;
     if (types[npy->type].bytes == 1)
         return *at;
+    if (npy->type == MZ_NPY_U2) {
+        memcpy(&u2, at, sizeof u2);
+        return u2;
+    }
     if (npy->type == MZ_NPY_I4) {
         memcpy(&i4, at, sizeof i4);
         return i4;
@@ -209,10 +215,15 @@ int64_t mz_npy_integer(const mz_npy *npy, int64_t i) {
 
 double mz_npy_number(const mz_npy *npy, int64_t i) {
     const unsigned char *at = npy->data + (size_t)i * types[npy->type].bytes;
+    uint16_t f2;
     float f4;
     double f8;
     if (mz_npy_is_integer(npy->type))
         return (double)mz_npy_integer(npy, i);
+    if (npy->type == MZ_NPY_F2) {
+        memcpy(&f2, at, sizeof f2);
+        return (double)mezzo_f16_to_f32(f2);
+    }
     if (npy->type == MZ_NPY_F4) {
         memcpy(&f4, at, sizeof f4);
         return (double)f4;

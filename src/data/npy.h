@@ -1,12 +1,21 @@
-// Maps NumPy's .npy files, versions 1 and 2: one array in C order, of f4, f8, u1, b1, i4 or i8, little-endian, without
-// a copy. The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// Maps NumPy's .npy files, versions 1 and 2: one array in C order, of f2, f4, f8, u1, b1, u2, i4 or i8, little-endian,
+// without a copy. The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 #ifndef MZ_DATA_NPY_H
 #define MZ_DATA_NPY_H
 
 #include "io/file.h"
 
 enum { MZ_NPY_RANK = 8 };
-typedef enum mz_npy_type { MZ_NPY_F4, MZ_NPY_F8, MZ_NPY_U1, MZ_NPY_B1, MZ_NPY_I4, MZ_NPY_I8 } mz_npy_type;
+typedef enum mz_npy_type { // floats first
+    MZ_NPY_F2,
+    MZ_NPY_F4,
+    MZ_NPY_F8,
+    MZ_NPY_U1,
+    MZ_NPY_B1,
+    MZ_NPY_U2,
+    MZ_NPY_I4,
+    MZ_NPY_I8
+} mz_npy_type;
 
 typedef struct mz_npy {
     mz_map map;

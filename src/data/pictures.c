@@ -32,12 +32,12 @@ static const char *described(const mz_npy *npy, char out[160]) {
 
 // Converts an array to a picture of 8 bits: bytes stay, fractions of 1 are rounded.
 static mezzo_status take_gray(const char *path, const mz_npy *npy, mz_picture *out) {
-    const bool bytes = npy->type == MZ_NPY_U1, fractions = npy->type == MZ_NPY_F4 || npy->type == MZ_NPY_F8;
+    const bool bytes = npy->type == MZ_NPY_U1, fractions = !mz_npy_is_integer(npy->type);
     const bool gray = npy->rank == 2 || (npy->rank == 3 && npy->dim[2] == 1);
     char shape[160];
     if (!gray || !(bytes || fractions) || npy->count < 1 || npy->dim[0] > MZ_PNG_SIDE || npy->dim[1] > MZ_PNG_SIDE)
         return mz_fail(MEZZO_ERR_FORMAT,
-                       "%s: the array is %s: an image must be u1, or f4 or f8 from 0 to 1, [size, size]", path,
+                       "%s: the array is %s: an image must be u1, or f2, f4 or f8 from 0 to 1, [size, size]", path,
                        described(npy, shape));
     MEZZO_TRY(mz_picture_make(npy->dim[0], npy->dim[1], 1, out));
     for (int64_t i = 0; i < npy->count; i++) {

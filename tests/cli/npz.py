@@ -1,4 +1,4 @@
-"""npz.py FILE NAME=TYPE,SHAPE,EXPRESSION …: an .npz as NumPy writes it, without NumPy. TYPE f4, i8 or u1; SHAPE 8x3; EXPRESSION of i, the
+"""npz.py FILE NAME=TYPE,SHAPE,EXPRESSION …: an .npz as NumPy writes it, without NumPy. TYPE f2, f4, u1, u2, i8 or c8; SHAPE 8x3; EXPRESSION of i, the
 element's number, and r(), a random number in [0, 1). --deflate: compressed."""
 import math
 import random
@@ -19,9 +19,9 @@ with zipfile.ZipFile(words[0], "w", method) as archive:
         count = math.prod(dims)
         code = compile(text, name, "eval")
         values = [eval(code, {"i": i, "r": random.random, "math": math}) for i in range(count)]
-        descr = {"f4": "<f4", "i8": "<i8", "u1": "|u1"}[kind]
+        descr = {"f2": "<f2", "f4": "<f4", "u1": "|u1", "u2": "<u2", "i8": "<i8", "c8": "<c8"}[kind]
         shape = "(" + ", ".join(map(str, dims)) + ("," if len(dims) == 1 else "") + ")"
         header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
-        data = struct.pack(f"<{count}{ {'f4': 'f', 'i8': 'q', 'u1': 'B'}[kind]}", *values)
+        data = struct.pack(f"<{count}{ {'f2': 'e', 'f4': 'f', 'u1': 'B', 'u2': 'H', 'i8': 'q', 'c8': 'd'}[kind]}", *values)
         with archive.open(name + ".npy", "w", force_zip64=True) as file:
             file.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)

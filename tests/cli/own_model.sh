@@ -32,6 +32,14 @@ run 0 train --model own_mlp.onnx --loss cross_entropy --data a.npz "${FEW[@]}" -
 shows "$OUT" "done: 60 steps" "(accuracy "
 shows "$ERR" "own_mlp.onnx: cross_entropy, 86 examples of 96 to train on"
 [[ -f classes/graph/model.onnx ]] || fail "the run keeps no copy of its model"
+# arrays of 16 bits are the same numbers; what has no such number is refused by name
+for types in "f4 i8" "f2 u2"; do
+    npz ${types% *}.npz "x=${types% *},96x7,(i*37%64-32)/16" "labels=${types#* },96,i%5"
+    run 0 train --model own_mlp.onnx --loss cross_entropy --data ${types% *}.npz "${FEW[@]}" --steps 3 --out of-${types% *}
+done
+cmp of-f[24]/checkpoints/step-00000003/model.safetensors || fail "f2 and u2 are other numbers than f4 and i8"
+npz c8.npz "x=c8,96x7,0" "labels=i8,96,0"
+refuse 2 "c8.npz: array 'x': the type is '<c8'" -- train --model own_mlp.onnx --loss cross_entropy --data c8.npz "${FEW[@]}" --steps 3 --out none
 cp own_mlp.onnx gone.onnx
 run 0 train --model gone.onnx --loss cross_entropy --data a.npz "${FEW[@]}" --steps 4 --checkpoint-every 2 --out left
 rm gone.onnx
