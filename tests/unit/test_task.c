@@ -79,8 +79,8 @@ TEST(others_are_refused) {
     refused("Fortran");
     write_array("bad.npy", ">f4", "(3,)", f4, sizeof f4);
     refused("'>f4'");
-    write_array("bad.npy", "<f2", "(3,)", f4, 6);
-    refused("'<f2'");
+    write_array("bad.npy", "<c8", "(3,)", f4, 6);
+    refused("'<c8'");
     write_array("bad.npy", "<f4", "(4,)", f4, sizeof f4);
     refused("take 16");
     write_array("bad.npy", "<f4", "(2,)", f4, sizeof f4);
