@@ -151,7 +151,7 @@ typedef struct mz_backend {
                               size_t width, int64_t rows);
     mezzo_status (*sync)(mezzo_device *device);
     // These read without waiting: fetch enqueues a copy into the object's host memory, `at` bytes from its start;
-    // fetched waits for all copies enqueued so far. The object's owner closes it before the device. fetch.c has these
+    // fetched waits for all copies enqueued so far. The object's owner closes it before the device. host.c has these
     // for devices without a queue.
     mezzo_status (*fetch_open)(mezzo_device *device, size_t bytes, mz_fetch **out); // host memory is zeroed
     mezzo_status (*fetch)(mezzo_device *device, mz_fetch *fetch, size_t at, const void *src, size_t bytes);
