@@ -345,8 +345,8 @@ static void add_measured(mz_text *t, const char *what, const mz_measured *m, int
     if (isnan(m->value))
         mz_text_addf(t, "%-12s -%s\n", what, after);
     else
-        mz_text_addf(t, "%-12s %.*f (%.*f to %.*f)%s\n", what, digits, m->value, digits, m->interval.low, digits,
-                     m->interval.high, after);
+        mz_text_addf(t, m->interval.high < 1e6 ? "%-12s %.*f (%.*f to %.*f)%s\n" : "%-12s %.*f (%.*f to %.*g)%s\n",
+                     what, digits, m->value, digits, m->interval.low, digits, m->interval.high, after);
 }
 
 static void add_changes(const mz_advised *a, mz_text *t) {
