@@ -135,8 +135,10 @@ static const char *mma_refusal(const mz_cuda_device *cuda, const mz_cu_attention
         return "storage and compute must be BF16 or FP16, both the same";
     if (a->width % 8 != 0 || a->width > 128)
         return "the head size must be a multiple of 8 and at most 128";
-    if (mz_cuda_causal_refusal(a) != NULL)
+    if (a->causal && mz_cuda_causal_refusal(a) != NULL)
         return mz_cuda_causal_refusal(a);
+    if (!a->causal && a->limited)
+        return mz_cuda_limits_refusal(a);
     if (a->cc < 75 || (a->cc < 80 && a->dtype == MEZZO_BF16))
         return a->cc < 75 ? "needs compute capability 7.5" : "BF16 needs compute capability 8.0";
     return NULL;
@@ -179,6 +181,8 @@ static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *ca
         return refusal;
     if (a.cc != 90)
         return "is for compute capability 9.0";
+    if (mz_cuda_causal_refusal(&a) != NULL)
+        return mz_cuda_causal_refusal(&a);
     if (mz_cuda_limits_refusal(&a) != NULL)
         return mz_cuda_limits_refusal(&a);
     if (a.p > 0)

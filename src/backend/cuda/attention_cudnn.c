@@ -233,11 +233,11 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
     return plan->refusal;
 }
 
-// Prepares cuDNN where it is faster than the kernels of this folder: from 256 positions on, if every multiprocessor has
-// a block of 64 queries (docs/dev/ATTENTION.md).
+// Prepares cuDNN where it is faster than the kernels of this folder: where attention is causal, from 256 positions on,
+// if every multiprocessor has a block of 64 queries (docs/dev/ATTENTION.md); elsewhere always.
 static const char *prepare_faster(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *q = &call->in[call->op == MZ_OP_attention_bwd ? 1 : 0];
-    if (!call->attrs.causal) // our own kernel for this uses no tensor cores
+    if (!call->attrs.causal)
         return prepare(device, call, out);
     int64_t length = q->shape.dim[1], blocks = q->shape.dim[0] * call->attrs.heads * ((length + 63) / 64);
     if (length < 256 || blocks < mz_cuda(device)->sms)

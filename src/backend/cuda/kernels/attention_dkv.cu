@@ -1,19 +1,20 @@
 // Computes attention backward on tensor cores, the second pass: dk and dv (attention_queries.cuh has the first and the
 // formulas).
 //   dv_j = Σ_i f·p·dy_i,   dk_j = Σ_i dS·q_i/√D
-// A block owns 64·MT keys of one key/value head and walks the queries from its diagonal to the end, for each query head
-// that shares the keys. Scores are computed transposed, keys × queries: as the results of one product they then already
+// A block owns 64·MT keys of one key/value head and walks the queries that see any of them, for each query head that
+// shares the keys. Scores are computed transposed, keys × queries: as the results of one product they then already
 // are the operand of the next, and nothing but inputs goes through shared memory.
 #include "attention_mma.cuh"
 
 namespace {
 
 // BM queries are in shared memory at a time, NS of their scores in registers.
-template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS>
+template <typename T, bool DROP, int SEES, int D, int MT, int BM, int NS>
 __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constant__ mz_cu_attention a) {
     using operands = halves<T>;
     using layout = attention_shared<2, operands, D, MT, BM>;
     constexpr int BK = layout::BM, PITCH = tile_pitch(D);
+    constexpr bool LIMITED = SEES == SEES_LIMITED, ALL = SEES == SEES_ALL;
     static_assert(BM % NS == 0 && NS % 16 == 0, "");
     extern __shared__ __align__(16) unsigned char shared[];
     T *tile_k = reinterpret_cast<T *>(shared);                             // [BK, D]
@@ -23,18 +24,18 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     uint32_t *mask = reinterpret_cast<uint32_t *>(shared + layout::TOTAL); // 2 × [BM, BK]
     const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
     const int g = lane >> 2, t = lane & 3; // keys g, g + 8; queries 2t, 2t + 1
-    const int blocks = (a.length + BK - 1) / BK;
+    const int keys = ALL ? a.keys : a.length, blocks = (keys + BK - 1) / BK;
     const int kv_head = static_cast<int>(blockIdx.x) / blocks;
     const int j0 = static_cast<int>(blockIdx.x) % blocks * BK; // the keys that most queries see first
     const int group = a.heads / a.kv_heads, b = kv_head / a.kv_heads, first_head = kv_head % a.kv_heads * group;
     const attention_head s = head_of(a, b, first_head);
     const long long y_row = static_cast<long long>(a.heads) * a.width;
-    const bool drop = DROP && (!LIMITED || a.p > 0);
+    const bool drop = DROP && (SEES == SEES_BEFORE || a.p > 0);
     dropout_rule rule = {};
     if (drop)
         rule = dropout_of(a);
 
-    const int first = j0 / BM,
+    const int first = ALL ? 0 : j0 / BM,
               end = LIMITED ? last_query_tile(a, b, first, BM, j0 + BK - 1) + 1 : (a.length + BM - 1) / BM;
     const int tiles = end - first;
     auto load_queries = [&](int n, int stage) { // n counts query heads × tiles
@@ -49,8 +50,8 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
             copy_async_4(stats + stage * 2 * BM + BM + i, a.delta + row, i < count);
         }
     };
-    load_tile<T, BK, D>(tile_k, static_cast<const T *>(a.k) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0, a.width);
-    load_tile<T, BK, D>(tile_v, static_cast<const T *>(a.v) + s.keys + j0 * a.kv_row, a.kv_row, a.length - j0, a.width);
+    load_tile<T, BK, D>(tile_k, static_cast<const T *>(a.k) + s.keys + j0 * a.kv_row, a.kv_row, keys - j0, a.width);
+    load_tile<T, BK, D>(tile_v, static_cast<const T *>(a.v) + s.keys + j0 * a.kv_row, a.kv_row, keys - j0, a.width);
     load_queries(0, 0);
     copies_commit();
 
@@ -64,9 +65,9 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     for (int n = 0, stage = 0; n < group * tiles; n++, stage ^= 1) {
         const int tile_i0 = (first + n % tiles) * BM;
         const uint64_t dropout = s.dropout + static_cast<uint64_t>(n / tiles) * static_cast<uint64_t>(a.length) *
-                                                 static_cast<uint64_t>(a.length);
+                                                 static_cast<uint64_t>(keys);
         if (drop)
-            draw_mask<BM, BK>(mask + stage * layout::MASK, rule, dropout, a.length, tile_i0, j0);
+            draw_mask<BM, BK>(mask + stage * layout::MASK, rule, dropout, keys, tile_i0, j0, !ALL);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and no thread reads the other stage any more
         if (n + 1 < group * tiles)
@@ -80,13 +81,13 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
 #pragma unroll 1
         for (int part = 0; part < BM; part += NS) {
             const int i0 = tile_i0 + part;
-            if (i0 + NS - 1 < j0 + key0)
+            if (!ALL && i0 + NS - 1 < j0 + key0)
                 continue; // before all of this warp's keys
             const T *tile_q = tile_qdy + (stage * 2 * BM + part) * PITCH, *tile_dy = tile_q + BM * PITCH;
             const float *lse = stats + stage * 2 * BM + part, *delta = lse + BM;
             float x[MT][NS / 8][4] = {}; // scores, then p, then dS: [keys, queries]
             my_k.add_scores(x, tile_q);
-            const bool diagonal = i0 < j0 + key0 + 16 * MT - 1;
+            const bool diagonal = !ALL && i0 < j0 + key0 + 16 * MT - 1;
             float derivative[LIMITED ? MT : 1][NS / 8][4]; // the cap's derivative
 #pragma unroll
             for (int m = 0; m < NS / 8; m++)
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     for (int mt = 0; mt < MT; mt++)
         factor[mt][0] = factor[mt][1] = a.scale;
     const long long at = s.keys + (j0 + key0) * a.kv_row;
-    const int count = a.length - j0 - key0;
+    const int count = keys - j0 - key0;
     store_rows<T, D, MT>(static_cast<T *>(a.dk) + at, a.kv_row, count, a.width, tile_k + key0 * PITCH, dk, factor);
 #pragma unroll
     for (int mt = 0; mt < MT; mt++)
@@ -184,38 +185,39 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     store_rows<T, D, MT>(static_cast<T *>(a.dv) + at, a.kv_row, count, a.width, tile_v + key0 * PITCH, dv, factor);
 }
 
-template <typename T, bool DROP, bool LIMITED, int D, int MT, int BM, int NS>
+template <typename T, bool DROP, int SEES, int D, int MT, int BM, int NS>
 struct dkv_pass : attention_shared<2, halves<T>, D, MT, BM> {
-    static const void *kernel() {
-        return reinterpret_cast<const void *>(attention_dkv<T, DROP, LIMITED, D, MT, BM, NS>);
-    }
+    static const void *kernel() { return reinterpret_cast<const void *>(attention_dkv<T, DROP, SEES, D, MT, BM, NS>); }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BK = 16 * MT * WARPS;
-        return static_cast<unsigned>((a.length + BK - 1) / BK * a.batch * a.kv_heads);
+        return static_cast<unsigned>(((SEES == SEES_ALL ? a.keys : a.length) + BK - 1) / BK * a.batch * a.kv_heads);
     }
 };
 
-template <typename T, bool DROP, bool LIMITED>
+template <typename T, bool DROP, int SEES>
 cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<dkv_pass<T, DROP, LIMITED, 32, 1, 64, 64>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 32, 1, 64, 64>>(prepare, stream, a);
     if (a.width <= 64 && a.cc >= 80 && attention_many_blocks(a, a.kv_heads))
-        return attention_run<dkv_pass<T, DROP, LIMITED, 64, 2, 64, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 64, 2, 64, 32>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<dkv_pass<T, DROP, LIMITED, 64, 1, 64, 64>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 64, 1, 64, 64>>(prepare, stream, a);
     if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
-        return attention_run<dkv_pass<T, DROP, LIMITED, 80, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 80, 1, 32, 32>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<dkv_pass<T, DROP, LIMITED, 80, 1, 64, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 80, 1, 64, 32>>(prepare, stream, a);
     if (a.cc < 80)
-        return attention_run<dkv_pass<T, DROP, LIMITED, 128, 1, 16, 16>>(prepare, stream, a);
-    return attention_run<dkv_pass<T, DROP, LIMITED, 128, 1, 32, 32>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 128, 1, 16, 16>>(prepare, stream, a);
+    return attention_run<dkv_pass<T, DROP, SEES, 128, 1, 32, 32>>(prepare, stream, a);
 }
 
 template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (!a.causal)
+        return for_width<T, true, SEES_ALL>(stream, a, prepare);
     if (a.limited)
-        return for_width<T, true, true>(stream, a, prepare);
-    return a.p > 0 ? for_width<T, true, false>(stream, a, prepare) : for_width<T, false, false>(stream, a, prepare);
+        return for_width<T, true, SEES_LIMITED>(stream, a, prepare);
+    return a.p > 0 ? for_width<T, true, SEES_BEFORE>(stream, a, prepare)
+                   : for_width<T, false, SEES_BEFORE>(stream, a, prepare);
 }
 
 } // namespace

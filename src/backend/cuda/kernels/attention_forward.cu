@@ -1,28 +1,30 @@
-// Causal attention forward on tensor cores, of 16-bit storage (attention_queries.cuh).
+// Attention forward on tensor cores, of 16-bit storage (attention_queries.cuh).
 #include "attention_queries.cuh"
 
 namespace {
 
-template <class OPERANDS, int DROP, bool LIMITED>
+template <class OPERANDS, int DROP, int SEES>
 cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     if (a.width <= 32)
-        return attention_run<query_pass<0, OPERANDS, DROP, LIMITED, 32, 1, 64>>(prepare, stream, a);
+        return attention_run<query_pass<0, OPERANDS, DROP, SEES, 32, 1, 64>>(prepare, stream, a);
     if (a.width <= 64 && attention_many_blocks(a, a.heads))
-        return attention_run<query_pass<0, OPERANDS, DROP, LIMITED, 64, 2, 64>>(prepare, stream, a);
+        return attention_run<query_pass<0, OPERANDS, DROP, SEES, 64, 2, 64>>(prepare, stream, a);
     if (a.width <= 64)
-        return attention_run<query_pass<0, OPERANDS, DROP, LIMITED, 64, 1, 64>>(prepare, stream, a);
+        return attention_run<query_pass<0, OPERANDS, DROP, SEES, 64, 1, 64>>(prepare, stream, a);
     if (a.width <= 80)
-        return attention_run<query_pass<0, OPERANDS, DROP, LIMITED, 80, 1, 64>>(prepare, stream, a);
+        return attention_run<query_pass<0, OPERANDS, DROP, SEES, 80, 1, 64>>(prepare, stream, a);
     if (a.cc < 80) // 64 KiB of shared memory
-        return attention_run<query_pass<0, OPERANDS, DROP, LIMITED, 128, 1, 32>>(prepare, stream, a);
-    return attention_run<query_pass<0, OPERANDS, DROP, LIMITED, 128, 2, 32>>(prepare, stream, a);
+        return attention_run<query_pass<0, OPERANDS, DROP, SEES, 128, 1, 32>>(prepare, stream, a);
+    return attention_run<query_pass<0, OPERANDS, DROP, SEES, 128, 2, 32>>(prepare, stream, a);
 }
 
 template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (!a.causal)
+        return for_width<halves<T>, DROP_ASKED, SEES_ALL>(stream, a, prepare);
     if (a.limited)
-        return for_width<halves<T>, DROP_ASKED, true>(stream, a, prepare);
-    return a.p > 0 ? for_width<halves<T>, DROP_ALWAYS, false>(stream, a, prepare)
-                   : for_width<halves<T>, DROP_NEVER, false>(stream, a, prepare);
+        return for_width<halves<T>, DROP_ASKED, SEES_LIMITED>(stream, a, prepare);
+    return a.p > 0 ? for_width<halves<T>, DROP_ALWAYS, SEES_BEFORE>(stream, a, prepare)
+                   : for_width<halves<T>, DROP_NEVER, SEES_BEFORE>(stream, a, prepare);
 }
 
 } // namespace

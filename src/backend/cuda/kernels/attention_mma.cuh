@@ -180,10 +180,10 @@ __device__ __forceinline__ uint64_t keep_bits(const dropout_rule &rule, uint64_t
     return ((w.x >> 8) >= rule.threshold) | ((w.y >> 8) >= rule.threshold) << 1 | ((w.z >> 8) >= rule.threshold) << 2 |
            ((w.w >> 8) >= rule.threshold) << 3;
 }
-// Draws rows i0 … i0 + ROWS - 1, columns j0 … j0 + COLUMNS - 1 of the head whose (0, 0) is element `first`: a thread a
-// word. Where the length is no multiple of 4, a word begins within a Philox block and needs a ninth.
+// Draws rows i0 … i0 + ROWS - 1, columns j0 … j0 + COLUMNS - 1 of the head whose (0, 0) is element `first`, in rows of
+// `keys`: a thread a word. Where the keys are no multiple of 4, a word begins within a Philox block and needs a ninth.
 template <int ROWS, int COLUMNS>
-__device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &rule, uint64_t first, int length, int i0,
+__device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &rule, uint64_t first, int keys, int i0,
                                           int j0, bool causal = true) {
     constexpr int WORDS = mask_words(COLUMNS);
     for (int i = static_cast<int>(threadIdx.x); i < ROWS * WORDS; i += THREADS) {
@@ -191,7 +191,7 @@ __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &ru
         if (causal && column > row)
             continue; // no thread needs it
         uint64_t element =
-            first + static_cast<uint64_t>(row) * static_cast<uint64_t>(length) + static_cast<uint64_t>(column);
+            first + static_cast<uint64_t>(row) * static_cast<uint64_t>(keys) + static_cast<uint64_t>(column);
         uint64_t block = element >> 2, bits = 0;
 #pragma unroll 4
         for (int n = 0; n < 8; n++)
@@ -201,6 +201,9 @@ __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &ru
         mask[i] = static_cast<uint32_t>(bits >> (element & 3));
     }
 }
+
+// What a query sees: the keys up to itself, of these those that a window and its document hold, or all keys.
+enum { SEES_BEFORE, SEES_LIMITED, SEES_ALL };
 
 // --- tiles in shared memory ----------------------------------------------------------------------------------------
 // Bytes of a pass: forward (0), and backward's two (1, 2). BN: keys (queries in the last pass) of a tile.

@@ -18,16 +18,17 @@ __device__ __forceinline__ void first_keys(const mz_cu_attention &a, int b, int 
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
-// After Dao, "FlashAttention-2" (2023): a block walks its queries' keys from the diagonal back to 0, keeping the
+// After Dao, "FlashAttention-2" (2023): a block walks its queries' keys from the last one back to 0, keeping the
 // running maximum, sum and output of each row in registers. Four warps own 16·MT rows each and share the key and value
 // tiles, of which the next is copied while one is used.
-template <class OPERANDS, int DROP, bool LIMITED, int D, int MT, int BN>
+template <class OPERANDS, int DROP, int SEES, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     attention_forward(const __grid_constant__ mz_cu_attention a) {
     using layout = attention_shared<0, OPERANDS, D, MT, BN>;
     typedef typename OPERANDS::element element;
     typedef typename OPERANDS::stored stored;
     constexpr int BM = layout::BM, PITCH = OPERANDS::pitch(D);
+    constexpr bool LIMITED = SEES == SEES_LIMITED, ALL = SEES == SEES_ALL;
     static_assert(BN % (16 * MT) == 0, "no warp has a row whose keys in its first tile are all masked");
     extern __shared__ __align__(16) unsigned char shared[];
     element *tile_q = reinterpret_cast<element *>(shared);                 // [BM, D]
@@ -46,12 +47,13 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     if (drop)
         rule = dropout_of(a);
 
-    int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
+    const int keys = ALL ? a.keys : a.length;
+    int tile = ALL ? (keys - 1) / BN : min((i0 + BM - 1) / BN, (keys - 1) / BN);
     const int last = LIMITED ? first_key(a, s.b, i0) / BN : 0; // the last tile to visit
     auto load_keys = [&](int n, int stage) {
         long long at = static_cast<long long>(n) * BN * a.kv_row;
-        OPERANDS::template load<BN, D>(tiles.place(stage), k + at, a.kv_row, a.length - n * BN, a.width);
-        OPERANDS::template load<BN, D>(tiles.second_place(stage), v + at, a.kv_row, a.length - n * BN, a.width);
+        OPERANDS::template load<BN, D>(tiles.place(stage), k + at, a.kv_row, keys - n * BN, a.width);
+        OPERANDS::template load<BN, D>(tiles.second_place(stage), v + at, a.kv_row, keys - n * BN, a.width);
     };
     OPERANDS::template load_own<BM, D>(tile_q, q + i0 * a.q_row, a.q_row, a.length - i0, a.width);
     load_keys(tile, 0);
@@ -75,7 +77,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     for (int stage = 0; tile >= last; tile--, stage ^= 1) {
         const int j0 = tile * BN;
         if (drop)
-            draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
+            draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, keys, i0, j0, !ALL);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and no thread reads the other stage any more
         tiles.arrived();
@@ -85,7 +87,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
         if (fresh)
             my_q.keep();
         fresh = false;
-        if (j0 > i0 + row0 + 16 * MT - 1)
+        if (!ALL && j0 > i0 + row0 + 16 * MT - 1)
             continue; // all of it is ahead of all of this warp's rows
         if (LIMITED && j0 + BN <= first_of_all)
             continue;                // no row of this warp sees any of it
@@ -101,14 +103,14 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
                         x[mt][n][e] =
                             j0 + n * 8 + 2 * t + (e & 1) < first[mt][e >> 1] ? -INFINITY : capped(a, x[mt][n][e]);
         }
-        if (j0 + BN - 1 > i0 + row0) {
+        if (ALL ? j0 + BN > keys : j0 + BN - 1 > i0 + row0) {
 #pragma unroll
             for (int mt = 0; mt < MT; mt++)
 #pragma unroll
                 for (int n = 0; n < BN / 8; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        if (j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + (e >> 1) * 8)
+                        if (j0 + n * 8 + 2 * t + (e & 1) > (ALL ? keys - 1 : i0 + row0 + mt * 16 + g + (e >> 1) * 8))
                             x[mt][n][e] = -INFINITY;
         }
 #pragma unroll
@@ -181,13 +183,14 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
 // A block walks its queries' keys as forward does: dq is summed in registers, in one fixed order. The second pass
 // (attention_dkv.cu) owns keys; the two together multiply 7 matrices where a pass that added dq in memory would 5, but
 // need no atomics, no FP32 copy of dq and no waiting between blocks.
-template <class OPERANDS, int DROP, bool LIMITED, int D, int MT, int BN>
+template <class OPERANDS, int DROP, int SEES, int D, int MT, int BN>
 __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     attention_dq(const __grid_constant__ mz_cu_attention a) {
     using layout = attention_shared<1, OPERANDS, D, MT, BN>;
     typedef typename OPERANDS::element element;
     typedef typename OPERANDS::stored stored;
     constexpr int BM = layout::BM, PITCH = OPERANDS::pitch(D);
+    constexpr bool LIMITED = SEES == SEES_LIMITED, ALL = SEES == SEES_ALL;
     extern __shared__ __align__(16) unsigned char shared[];
     element *tile_q = reinterpret_cast<element *>(shared);                 // [BM, D]
     element *tile_dy = tile_q + OPERANDS::size(BM, D);                     // [BM, D]
@@ -208,12 +211,13 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     if (drop)
         rule = dropout_of(a);
 
-    int tile = min((i0 + BM - 1) / BN, (a.length - 1) / BN);
+    const int keys = ALL ? a.keys : a.length;
+    int tile = ALL ? (keys - 1) / BN : min((i0 + BM - 1) / BN, (keys - 1) / BN);
     const int last = LIMITED ? first_key(a, s.b, i0) / BN : 0; // the last tile to visit
     auto load_keys = [&](int n, int stage) {
         long long at = static_cast<long long>(n) * BN * a.kv_row;
-        OPERANDS::template load<BN, D>(tiles.place(stage), k + at, a.kv_row, a.length - n * BN, a.width);
-        OPERANDS::template load<BN, D>(tiles.second_place(stage), v + at, a.kv_row, a.length - n * BN, a.width);
+        OPERANDS::template load<BN, D>(tiles.place(stage), k + at, a.kv_row, keys - n * BN, a.width);
+        OPERANDS::template load<BN, D>(tiles.second_place(stage), v + at, a.kv_row, keys - n * BN, a.width);
     };
     const stored *dy = static_cast<const stored *>(a.dy) + s.y;
     OPERANDS::template load_own<BM, D>(tile_q, q + i0 * a.q_row, a.q_row, a.length - i0, a.width);
@@ -249,7 +253,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     for (int stage = 0; tile >= last; tile--, stage ^= 1) {
         const int j0 = tile * BN;
         if (drop)
-            draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, a.length, i0, j0);
+            draw_mask<BM, BN>(mask + stage * layout::MASK, rule, s.dropout, keys, i0, j0, !ALL);
         copies_wait<0>();
         __syncthreads(); // this tile is here, and no thread reads the other stage any more
         tiles.arrived();
@@ -261,7 +265,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
             my_dy.keep();
         }
         fresh = false;
-        if (j0 > i0 + row0 + 16 * MT - 1)
+        if (!ALL && j0 > i0 + row0 + 16 * MT - 1)
             continue; // ahead of all of this warp's rows
         if (LIMITED && j0 + BN <= first_of_all)
             continue;                                        // no row of this warp sees any of it
@@ -281,7 +285,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
                     }
                 }
         }
-        const bool diagonal = j0 + BN - 1 > i0 + row0;
+        const bool partial = ALL ? j0 + BN > keys : j0 + BN - 1 > i0 + row0; // some rows do not see all of it
 #pragma unroll
         for (int mt = 0; mt < MT; mt++)
 #pragma unroll
@@ -301,7 +305,8 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
                             x[mt][n][e] = j0 + n * 8 + 2 * t + (e & 1) < first[mt][row]
                                               ? 0
                                               : x[mt][n][e] * cap_derivative(a, score);
-                        if (diagonal && j0 + n * 8 + 2 * t + (e & 1) > i0 + row0 + mt * 16 + g + row * 8)
+                        if (partial &&
+                            j0 + n * 8 + 2 * t + (e & 1) > (ALL ? keys - 1 : i0 + row0 + mt * 16 + g + row * 8))
                             x[mt][n][e] = 0;
                     }
             }
@@ -316,13 +321,13 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
 }
 
 // A pass over queries, for attention_run.
-template <int PASS, class OPERANDS, int DROP, bool LIMITED, int D, int MT, int BN>
+template <int PASS, class OPERANDS, int DROP, int SEES, int D, int MT, int BN>
 struct query_pass : attention_shared<PASS, OPERANDS, D, MT, BN> {
     static const void *kernel() { // one instance, not one of each pass
         if constexpr (PASS == 0)
-            return reinterpret_cast<const void *>(attention_forward<OPERANDS, DROP, LIMITED, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_forward<OPERANDS, DROP, SEES, D, MT, BN>);
         else
-            return reinterpret_cast<const void *>(attention_dq<OPERANDS, DROP, LIMITED, D, MT, BN>);
+            return reinterpret_cast<const void *>(attention_dq<OPERANDS, DROP, SEES, D, MT, BN>);
     }
     static unsigned grid(const mz_cu_attention &a) {
         constexpr int BM = attention_shared<PASS, OPERANDS, D, MT, BN>::BM;

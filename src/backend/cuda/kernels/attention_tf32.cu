@@ -136,8 +136,9 @@ struct dkv_pass : attention_shared<2, floats<KIND>, D, MT, BN> {
 };
 
 template <int PASS, bool LIMITED, int KIND, int D, int MT, int BN>
-using float_pass = std::conditional_t<PASS == 2, dkv_pass<LIMITED, KIND, D, MT, BN>,
-                                      query_pass<PASS, floats<KIND>, DROP_ASKED, LIMITED, D, MT, BN>>;
+using float_pass =
+    std::conditional_t<PASS == 2, dkv_pass<LIMITED, KIND, D, MT, BN>,
+                       query_pass<PASS, floats<KIND>, DROP_ASKED, LIMITED ? SEES_LIMITED : SEES_BEFORE, D, MT, BN>>;
 
 // Chooses the rows of a warp and the tile for a head's width: BF16 terms are stored once rather than split by every
 // warp, forward takes 32 rows a warp where blocks are many, and narrow heads take tiles of 64 where blocks are few.
