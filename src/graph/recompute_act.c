@@ -81,15 +81,81 @@ static bool writes(const mz_node *n, int v) {
     return false;
 }
 
+// The nodes that read or write each value, so that no host looks at all of them. Nodes are numbered by their places
+// when the pass began.
+typedef struct touched {
+    int *from, *nodes; // of value v: nodes[from[v]] … nodes[from[v + 1] - 1]
+    int *at, *which;   // where a node stands now, and which one stands there
+    bool *aliased;     // another value lies in this one
+    int n_values;      // of the graph when the pass began
+} touched;
+
+static void free_touched(touched *t) {
+    mz_free(t->from);
+    mz_free(t->nodes);
+    mz_free(t->at);
+    mz_free(t->which);
+    mz_free(t->aliased);
+}
+
+// Counts the node in from[v + 1] of each of its values, or writes it into the list of each.
+static void touch(touched *t, const mz_node *n, int node, bool counts) {
+    for (int k = 0; k < n->n_in + n->n_out; ++k) {
+        const int v = k < n->n_in ? n->in[k] : n->out[k - n->n_in];
+        if (v >= 0 && counts)
+            t->from[v + 1]++;
+        else if (v >= 0)
+            t->nodes[t->from[v]++] = node;
+    }
+}
+
+static mezzo_status find_touched(const mezzo_graph *g, touched *t) {
+    size_t entries = 0;
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        entries += (size_t)(g->nodes[i].n_in + g->nodes[i].n_out);
+    *t = (touched){.from = mz_alloc(g->n_values + 2, sizeof *t->from),
+                   .nodes = mz_alloc(entries + 1, sizeof *t->nodes),
+                   .at = mz_alloc(g->n_nodes + 1, sizeof *t->at),
+                   .which = mz_alloc(g->n_nodes + 1, sizeof *t->which),
+                   .aliased = mz_alloc(g->n_values + 1, sizeof *t->aliased),
+                   .n_values = (int)g->n_values};
+    if (t->from == NULL || t->nodes == NULL || t->at == NULL || t->which == NULL || t->aliased == NULL)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (size_t v = 0; v < g->n_values; ++v)
+        if (g->values[v].alias >= 0)
+            t->aliased[g->values[v].alias] = true;
+    for (size_t i = 0; i < g->n_nodes; ++i) {
+        t->at[i] = t->which[i] = (int)i;
+        touch(t, &g->nodes[i], (int)i, true);
+    }
+    for (int v = 0; v < t->n_values; ++v)
+        t->from[v + 1] += t->from[v];
+    for (size_t i = 0; i < g->n_nodes; ++i)
+        touch(t, &g->nodes[i], (int)i, false);
+    for (int v = t->n_values; v > 0; --v) // each now begins where it ended
+        t->from[v] = t->from[v - 1];
+    t->from[0] = 0;
+    return MEZZO_OK;
+}
+
+// Returns how many nodes may read or write v: all for a value that the pass has made.
+static int count_touching(const mezzo_graph *g, const touched *t, int v) {
+    return v < t->n_values ? t->from[v + 1] - t->from[v] : (int)g->n_nodes;
+}
+
+static int touching(const touched *t, int v, int k) {
+    return v < t->n_values ? t->nodes[t->from[v] + k] : k;
+}
+
 // Returns whether backward reads v, and each of its readers before node `at` may stand after it. *forward: forward
 // reads it, too.
-static bool can_wait(const mezzo_graph *g, int v, size_t at, bool *forward) {
+static bool can_wait(const mezzo_graph *g, const touched *t, int v, size_t at, bool *forward) {
     bool any = false;
     *forward = false;
-    for (size_t i = 0; i < g->n_values; ++i)
-        if (g->values[i].alias == v)
-            return false;
-    for (size_t i = 0; i < g->n_nodes; ++i) {
+    if (v < t->n_values && t->aliased[v])
+        return false;
+    for (int k = 0; k < count_touching(g, t, v); ++k) {
+        const size_t i = (size_t)t->at[touching(t, v, k)];
         if (!reads(&g->nodes[i], v))
             continue;
         if (g->nodes[i].phase == MZ_FORWARD)
@@ -102,33 +168,44 @@ static bool can_wait(const mezzo_graph *g, int v, size_t at, bool *forward) {
     return any;
 }
 
-// Makes backward's readers of v read `instead`, and moves those before node `at` after it.
-static void move_readers(mezzo_graph *g, int v, int instead, size_t at) {
-    for (size_t i = 0; i < g->n_nodes; ++i) {
+// Moves node `from` to the place `to`, which comes after it.
+static void move_node(mezzo_graph *g, touched *t, size_t from, size_t to) {
+    const mz_node moved = g->nodes[from];
+    const int which = t->which[from];
+    memmove(&g->nodes[from], &g->nodes[from + 1], (to - from) * sizeof moved);
+    memmove(&t->which[from], &t->which[from + 1], (to - from) * sizeof which);
+    g->nodes[to] = moved;
+    t->which[to] = which;
+    for (size_t i = from; i <= to; ++i)
+        t->at[t->which[i]] = (int)i;
+}
+
+// Makes backward's readers of v read `instead`, and moves those before node `at` after it, the first of them last.
+static void move_readers(mezzo_graph *g, touched *t, int v, int instead, size_t at) {
+    for (int k = 0; k < count_touching(g, t, v); ++k) {
+        const size_t i = (size_t)t->at[touching(t, v, k)];
         if (!reads(&g->nodes[i], v) || g->nodes[i].phase == MZ_FORWARD)
             continue;
-        for (int k = 0; k < g->nodes[i].n_in; ++k)
-            g->nodes[i].in[k] = g->nodes[i].in[k] == v ? instead : g->nodes[i].in[k];
-        if (i > at)
-            continue;
-        const mz_node moved = g->nodes[i];
-        memmove(&g->nodes[i], &g->nodes[i + 1], (at - i) * sizeof moved);
-        g->nodes[at--] = moved;
-        --i; // the next node moved to this index
+        for (int in = 0; in < g->nodes[i].n_in; ++in)
+            g->nodes[i].in[in] = g->nodes[i].in[in] == v ? instead : g->nodes[i].in[in];
+        if (i <= at)
+            move_node(g, t, i, at--);
     }
 }
 
-static mezzo_status recompute_act(mezzo_graph *g, size_t at, const host *h, mz_can_recompute *can, void *user) {
+static mezzo_status recompute_act(mezzo_graph *g, touched *t, size_t at, const host *h, mz_can_recompute *can,
+                                  void *user) {
     const int slot = h->row->into;
     mz_node d = g->nodes[at];
     int v = -1;
     bool possible = false, forward = false;
     size_t from = 0;
-    for (; from < at && v < 0; ++from) {
-        if (!reads(&g->nodes[from], h->preact) && !writes(&g->nodes[from], h->preact))
+    for (int k = 0; k < count_touching(g, t, h->preact) && v < 0; ++k) {
+        from = (size_t)t->at[touching(t, h->preact, k)];
+        if (from >= at || (!reads(&g->nodes[from], h->preact) && !writes(&g->nodes[from], h->preact)))
             continue;
         v = result_of(g, &g->nodes[from], &d, h);
-        v = v >= 0 && can_wait(g, v, at, &forward) ? v : -1;
+        v = v >= 0 && can_wait(g, t, v, at, &forward) ? v : -1;
     }
     if (v < 0)
         return MEZZO_OK;
@@ -138,7 +215,7 @@ static mezzo_status recompute_act(mezzo_graph *g, size_t at, const host *h, mz_c
     MEZZO_TRY(can(user, g, &d, &possible));
     if (!possible)
         return MEZZO_OK;
-    mz_node *maker = &g->nodes[from - 1];
+    mz_node *maker = &g->nodes[from];
     const bool optional = mz_op_slot(maker->op, true, g->values[v].slot).is & MZ_SLOT_OPTIONAL;
     if (forward || !optional) {
         mz_value again = g->values[v];
@@ -148,7 +225,7 @@ static mezzo_status recompute_act(mezzo_graph *g, size_t at, const host *h, mz_c
         maker->out[g->values[v].slot] = -1;
     }
     g->nodes[at] = d;
-    move_readers(g, v, d.out[slot], at);
+    move_readers(g, t, v, d.out[slot], at);
     return MEZZO_OK;
 }
 
@@ -180,8 +257,11 @@ static mezzo_status drop_unread(mezzo_graph *g) {
 
 mezzo_status mz_graph_recompute_act(mezzo_graph *g, bool offered, mz_can_recompute *can, void *user) {
     host h;
-    for (size_t i = 0; i < g->n_nodes; ++i)
+    touched t;
+    mezzo_status status = find_touched(g, &t);
+    for (size_t i = 0; status == MEZZO_OK && i < g->n_nodes; ++i)
         if (find_host(&g->nodes[i], offered, &h))
-            MEZZO_TRY(recompute_act(g, i, &h, can, user));
-    return drop_unread(g);
+            status = recompute_act(g, &t, i, &h, can, user);
+    free_touched(&t);
+    return status == MEZZO_OK ? drop_unread(g) : status;
 }
