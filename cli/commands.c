@@ -110,7 +110,8 @@ mezzo_status cli_commands(const cli_command **all, size_t *n) {
     if (text == NULL)
         return MEZZO_ERR_MEMORY;
     for (size_t i = 0; i < mz_commands_size; i++) {
-        const bool ends = mz_commands[i] == '\n', goes_on = ends && mz_commands[i + 1] == ' ';
+        const bool ends = mz_commands[i] == '\n',
+                   goes_on = ends && i + 1 < mz_commands_size && mz_commands[i + 1] == ' ';
         *to++ = ends && !goes_on ? '\0' : (char)mz_commands[i];
         i += goes_on;
         if (ends && !goes_on) {
