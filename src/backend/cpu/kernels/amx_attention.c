@@ -30,7 +30,7 @@ static size_t forward_bytes(const heads *h, int parts) {
 
 static void *take_bytes(char **next, size_t bytes) {
     void *start = *next;
-    *next += mz_align_up(bytes, 64);
+    *next = (char *)((uintptr_t)*next + mz_align_up(bytes, 64)); // from NULL on, only counted
     return start;
 }
 

@@ -32,7 +32,7 @@ typedef struct backward_block {
 
 static void *take_bytes(char **next, size_t bytes) {
     void *start = *next;
-    *next += mz_align_up(bytes, 64);
+    *next = (char *)((uintptr_t)*next + mz_align_up(bytes, 64)); // from NULL on, only counted
     return start;
 }
 
