@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fp8 [PART…]: 60 experts of width 200 beside 208 (experts), memory of fp8 beside bf16 (memory: steps.csv); where a step of width 1000 is slower than one
 # of 1024 (profile: ops-WIDTH.csv); shapes that no tile fits beside aligned ones by bench/fp8_grid.py (grid: fp8-grid.csv). Without words all of them.
-# widths, 60 s: of the grid the widths 1000 and 1016 alone, in two turns.
+# Of the grid alone: the widths 1000 and 1016 (widths, 60 s), odd numbers of tokens (tokens), GPT-2's vocabularies (vocabularies).
 . "$(dirname "$0")/common.sh"
 parts=("$@")
 asked() { [[ ${#parts[@]} -eq 0 || " ${parts[*]} " == *" $1 "* ]]; }
@@ -33,5 +33,7 @@ grid() { # OPTION…
         "$@" $(pick "" "--only tiny --turns 1")
 }
 [[ " ${parts[*]} " != *" widths "* ]] || grid --only "width 10" --turns 2
+[[ " ${parts[*]} " != *" tokens "* ]] || grid --only tokens --turns 2
+[[ " ${parts[*]} " != *" vocabularies "* ]] || grid --only "vocabulary 502" --turns 1
 ! asked grid || grid --turns 1
 exit 0

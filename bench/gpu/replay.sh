@@ -43,13 +43,24 @@ for p in bf16 fp8 fp32; do
         --precisions $p --csv "$out/flips.csv" \
         --seed 11 --kinds "flip flap update" >"$out/flips-$p.txt" 2>&1 || { echo "flips $p: exit code $?"; tail -n 2 "$out/flips-$p.txt"; }
 done
-for shard in optimizer gradients parameters none; do
+collectives() { # SHARD [GPUS]
+    [[ -z ${2:-} ]] || export CUDA_VISIBLE_DEVICES=$2
+    MEZZO=$mezzo COMMIT=$commit capped 110 bash "$root/bench/flips.sh" --device "$device" --ranks 2 --shards "$1" --flips "$(pick 200 8)" \
+        --precisions bf16 --csv "$out/flips-$1.csv" --seed 11 --kinds "sum sums" >"$out/collectives-$1.txt" 2>&1 ||
+        { echo "flips in collectives, $1: exit code $?"; tail -n 2 "$out/collectives-$1.txt"; }
+}
+for shards in "optimizer gradients" "parameters none"; do # two at a time where there are four GPUs
     asked collectives || continue
     [[ $device != cuda || $gpus -ge 2 ]] || { echo "flips in collectives: one GPU"; break; }
-    ! time_for 15 "flips in collectives, shard $shard" || MEZZO=$mezzo COMMIT=$commit capped 60 bash "$root/bench/flips.sh" --device "$device" --ranks 2 --shards $shard \
-        --flips "$(pick 200 8)" --precisions bf16 --csv "$out/flips.csv" \
-        --seed 11 --kinds "sum sums" >"$out/collectives-$shard.txt" 2>&1 || { echo "flips in collectives, $shard: exit code $?"; tail -n 2 "$out/collectives-$shard.txt"; }
+    time_for 15 "flips in collectives, shards $shards" || break
+    mapfile -t pairs < <([[ $device != cuda || $gpus -lt 4 ]] || printf '0,1\n2,3\n')
+    for shard in $shards; do
+        collectives "$shard" "${pairs[0]:-}" &
+        [[ ${#pairs[@]} -gt 0 ]] || wait
+        pairs=("${pairs[@]:1}")
+    done
+    wait
 done
 awk -F, '$9 != "where" { f += $10; c += $11; t += $12; n += $13; u += 1 - $14 }
-    END { print "flips", f, "changed", c, "caught", t, "named", n, "rows not undone", u }' "$out/flips.csv" 2>/dev/null
+    END { print "flips", f, "changed", c, "caught", t, "named", n, "rows not undone", u }' "$out"/flips*.csv 2>/dev/null
 exit 0
