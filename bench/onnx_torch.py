@@ -225,7 +225,7 @@ def main():
 
     def note(name, system, number, ms, mib, loss, command="", host={}):
         rows.append(dict(model=name, system=system, round=number, batch=o.batch or BATCH[name], shape=f"{o.layers} layers" if name != "resnet18" else "224x224",
-                         step_ms=round(ms, 3) if ms else "", **host, mib=round(mib) if mib else "", loss=loss, device=o.card or o.device, commit=o.commit, command=" ".join(command)))
+                         step_ms=round(ms, 3) if ms else "", **host, mib=round(mib) if mib else "", loss=loss, device=o.card or o.device, commit=o.commit, command=" ".join(["mezzo", *command[1:]] if command else [])))
         print(f"{name:9} {system:6} round {number}: {f'{ms:.2f} ms' if ms else loss}{f', {mib:.0f} MiB' if mib else ''}{''.join(f', {key[:-3]} {value}' for key, value in host.items())}", flush=True)
         if o.csv:
             with open(o.csv, "a", newline="") as file:
