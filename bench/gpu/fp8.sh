@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # fp8 [PART…]: 60 experts of width 200 beside 208 (experts), memory of fp8 beside bf16 (memory: steps.csv); where a step of width 1000 is slower than one
 # of 1024 (profile: ops-WIDTH.csv); shapes that no tile fits beside aligned ones by bench/fp8_grid.py (grid: fp8-grid.csv). Without words all of them.
-# Of the grid alone: the widths 1000 and 1016 (widths, 60 s), odd numbers of tokens (tokens), GPT-2's vocabularies (vocabularies).
+# plans: the planned memory of two vocabularies (memory-*, plan-*). Of the grid alone: the widths 1000 and 1016 (widths, 60 s), odd numbers of tokens (tokens), GPT-2's vocabularies (vocabularies).
 . "$(dirname "$0")/common.sh"
 parts=("$@")
 asked() { [[ ${#parts[@]} -eq 0 || " ${parts[*]} " == *" $1 "* ]]; }
@@ -15,7 +15,7 @@ for p in bf16 fp8; do for w in 200 208; do
 done; done
 for p in bf16 fp8; do
     # shellcheck disable=SC2046
-    ! asked memory || ! time_for 40 "1558M in $p" || ROW_LIMIT=40 steps "1558M-$p" $(pick "--model gpt2-1558M --seq-len 1024 --batch-size 8" \
+    ! asked memory || ! time_for 25 "1558M in $p" || ROW_LIMIT=40 steps "1558M-$p" $(pick "--model gpt2-1558M --seq-len 1024 --batch-size 8" \
         "--layers 2 --heads 2 --d-model 32 --seq-len 32 --batch-size 2") \
         --vocab 50304 --recompute-light --steps 8 --precision $p
 done
@@ -27,6 +27,12 @@ for w in $(pick "1000 1024" "40 48"); do
         --checkpoint-every -1 --quiet --out "w$w" >/dev/null 2>"$out/profile-$w.err" &&
         cp "w$w/profile/ops.csv" "$out/ops-$w.csv" || tail -n 1 "$out/profile-$w.err"; }
 done
+for v in $(pick "50257 50304" "500 512"); do for p in bf16 fp8; do
+    # shellcheck disable=SC2046
+    set -- $(pick "--model gpt2 --layers 2 --heads 12 --d-model 768 --seq-len 512 --batch-size 8" "--model gpt2 --layers 2 --heads 2 --d-model 32 --seq-len 32 --batch-size 2") \
+        --vocab "$v" --precision $p --device "$device"
+    ! asked plans || { "$mezzo" memory "$@" >"$out/memory-$v-$p.txt" 2>&1; "$mezzo" explain --after plan "$@" >"$out/plan-$v-$p.txt" 2>&1; }
+done; done
 grid() { # OPTION…
     # shellcheck disable=SC2046
     capped 600 python3 "$root/bench/fp8_grid.py" "$mezzo" --device "$device" --csv "$out/fp8-grid.csv" --commit "$commit" --seconds $(($(left) - 3)) \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # muon [1.5B]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the floors are
 # (calls.csv, of ops.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with the word, at 262,144 and
-# nothing else); whether two runs, and a resumed one, have the same bits (bits.csv); in fp8.
+# nothing else; still: with both optimizers at a learning rate of 1e-30, and by op); whether two runs, and a resumed one, have the same bits (bits.csv); in fp8.
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \
     "--model gpt2 --layers 2 --heads 2 --d-model 48 --vocab 512 --seq-len 32 --batch-size 2")
@@ -62,8 +62,20 @@ bits() {
             --dropout 0 --steps 5 --optimizer $o
     done
 }
+still() { # what a micro batch costs where the weights stay as they were drawn, and by op (ADAMW-ops.csv, MUON-ops.csv)
+    # shellcheck disable=SC2046
+    for o in adamw muon; do
+        set -- $(pick "--model gpt2 --layers 48 --heads 25 --d-model 1600 --vocab 50304 --seq-len 1024 --batch-size 8" \
+            "--model gpt2 --layers 2 --heads 2 --d-model 48 --seq-len 32 --batch-size 2") --recompute true --precision bf16 --dropout 0 --optimizer $o
+        ! time_for 20 "$o, by op" || { steps "$o-profile" "$@" --global-batch "$(pick 16 4)" --steps 5 --profile 2 &&
+            cp "$o-profile/profile/ops.csv" "$out/$o-ops.csv"; }
+        ! time_for 30 "$o, learning rate 1e-30" || steps "$o-still" "$@" --global-batch "$(pick 256 4)" --steps 4 --lr 1e-30
+    done
+}
 if [[ ${1:-} == 1.5B ]]; then
     1.5B 40 256
+elif [[ ${1:-} == still ]]; then
+    still
 else
     124M 1
     calls
