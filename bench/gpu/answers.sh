@@ -72,7 +72,7 @@ counterfactual() {
 
 transfer() {
     # shellcheck disable=SC2046
-    ! time_for 60 transfer || capped 150 "$mezzo" verify --matched --data "$(tokens)" --device "$device" --baseline bf16 --precision fp8 --lr 6e-4 \
+    ! time_for 60 transfer || capped 600 "$mezzo" verify --matched --data "$(tokens)" --device "$device" --baseline bf16 --precision fp8 --lr 6e-4 \
         --weight-decay 0.1 --eval-iters 8 --seeds 3 \
         --minutes "$(pick "$(awk -v s="$(left)" 'BEGIN { printf "%.2f", (s - 25) / 60 }')" 0.1)" --transfer "$(pick 256,384,512 16,24,32)" \
         --out "$out/transfer" --quiet \
