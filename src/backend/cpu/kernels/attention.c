@@ -125,7 +125,7 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
                 drop_row(w, &stream, (uint64_t)(row * h->keys + j * TILE), r, valid);
             }
         }
-        tile_gather(w->scores, w->values + at, h, rows, diagonal, w->out);
+        tile_gather(w->scores, w->values + at, h, rows, key_count(h, j), diagonal, w->out);
     }
     float *lse = h->mask == NULL && mz_present(mz_out(call, attention, lse))
                      ? (float *)mz_out(call, attention, lse)->data + (b * h->heads + head) * h->length + start

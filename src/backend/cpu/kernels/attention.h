@@ -243,13 +243,15 @@ static inline void tile_scores(const float *q, const float *keys, const heads *h
     }
 }
 
-// Adds out[r] += Σ_j p[r][j]·values[j]: what queries receive from a tile of positions.
-static inline void tile_gather(const float *p, const float *values, const heads *h, int rows, bool diagonal,
+// Adds out[r] += Σ_j p[r][j]·values[j]: what queries receive from a tile of positions. Beyond the last vector with keys
+// p has scores of none, NaN where a query has an infinity: they take no part.
+static inline void tile_gather(const float *p, const float *values, const heads *h, int rows, int keys, bool diagonal,
                                float *out) {
+    const int all = whole_vectors(keys);
     for (int r = 0; r < rows; r += TILE_ROWS) {
         tile_operand a = {p + (size_t)r * TILE, TILE, 1};
         tile_rows(a, values, (size_t)h->padded, out + (size_t)r * (size_t)h->padded, (size_t)h->padded, h->padded,
-                  diagonal ? r + TILE_ROWS : TILE);
+                  diagonal && r + TILE_ROWS < all ? r + TILE_ROWS : all);
     }
 }
 

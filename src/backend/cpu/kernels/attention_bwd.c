@@ -135,8 +135,13 @@ static void sum_row(backward_tiles *w, const heads *h, int r, int valid, const f
         vstore(p + j, x);
     }
     const float max = vmax_lanes(most);
-    if (max == -INFINITY && all_hidden(p, valid)) // as all before: there is nothing to add
+    if (max == -INFINITY && all_hidden(p, valid)) { // as all before: there is nothing to add but the NaN of a bad v
+        vf zeros = vload(deltas);
+        for (int j = 0; j < valid; j += VW)
+            zeros += 0.0f * vload(ds + j);
+        vstore(deltas, zeros);
         return;
+    }
     const vf correction = w->lse[r] > -INFINITY ? vexp(vset(w->lse[r]) - max) : (vf){0};
     vf sum = vload(sums) * correction, delta = vload(deltas) * correction;
     for (int j = 0; j < valid; j += VW) {
@@ -196,7 +201,7 @@ static void backward_pair(backward_tiles *w, const mz_call *call, const heads *h
                      factors_of(w, call, h, stream, row_number + r, j, valid), mask_row(h, b, head, i, j),
                      w->dmask != NULL ? w->dmask + mask_at(h, b, head, i) + j * TILE : NULL);
     }
-    tile_gather(w->ds, w->keys + at, h, rows, diagonal, w->dq);
+    tile_gather(w->ds, w->keys + at, h, rows, keys, diagonal, w->dq);
     tile_scatter(w->p, w->dy, h, rows, keys, diagonal, w->dv + at);
     tile_scatter(w->ds, w->q, h, rows, keys, diagonal, w->dk + at);
 }
