@@ -1,6 +1,7 @@
-// Computes learning-rate schedules, for the host and for kernels that run on it.
+// Computes learning-rate schedules and the norm across ranks, for the host and for kernels that run on it.
 #include <math.h>
 
+#include "backend/slots.h"
 #include "backend/update.h"
 #include "mezzo/optimizer.h"
 
@@ -22,4 +23,19 @@ double mz_schedule_lr(const mz_update_attrs *update, int64_t step) {
     default: // MEZZO_LR_POLYNOMIAL
         return (lr - min_lr) * pow(1 - progress, update->power) + min_lr;
     }
+}
+
+void mz_norm_across_ranks(const mz_call *call) {
+    const mz_tensor *pieces = mz_in(call, norm_across_ranks, pieces), *states = mz_in(call, norm_across_ranks, states);
+    mz_opt_state *state = mz_out(call, norm_across_ranks, state)->data;
+    const int64_t n = mz_shape_count(&pieces->shape) / (int64_t)sizeof(double),
+                  ranks = mz_present(states) ? mz_shape_count(&states->shape) / (int64_t)sizeof *state : 0;
+    double total = 0;
+    for (int64_t i = 0; i < n; i++)
+        total += ((const double *)pieces->data)[i];
+    state->norm = sqrt(total);
+    if (!isfinite(total))
+        state->found_inf = 1;
+    for (int64_t r = 0; r < ranks; r++)
+        state->bad |= ((const mz_opt_state *)states->data)[r].bad;
 }

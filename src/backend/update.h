@@ -114,14 +114,13 @@ enum {
 //   and the update takes round(g/scale): the same numbers without a pass that writes. norm = ‖g‖₂; found_inf |= any g
 //   non-finite. Partial sums are over fixed chunks of 4096 elements of one parameter, in FP64, added in order of
 //   segments: neither threads nor where a parameter is stored change a bit.
-//   Where `pieces` are asked for, chunk sums go there and norm and found_inf are agree's: the sum of a chunk that
-//   begins at element e of a parameter to pieces[(offset + e) / 4096], an FP64 each. Segments then have no padding
+//   Where `pieces` are asked for, chunk sums go there and norm and found_inf are norm_across_ranks': the sum of a chunk
+//   that begins at element e of a parameter to pieces[(offset + e) / 4096], an FP64 each. Segments then have no padding
 //   between their elements and begin at multiples of 4096; pieces that no chunk begins in stay as they are.
-// agree: norm = √Σ pieces, added in an order that their number alone decides; found_inf |= it is not finite; bad |= bad
-// of each of `states`, those of all ranks.
-// clip_control: clip ×= min(1, max_norm/(norm·clip + 1e-6)); untouched when norm is not finite.
-// step_control: where the guard is on and nothing is halted yet, halted = bad, and MZ_BAD_GRADIENTS where found_inf and
-// the guard's flags say so;
+// norm_across_ranks: norm = √Σ pieces, added in an order that their number alone decides; found_inf |= it is not
+// finite; bad |= bad of each of `states`, those of all ranks. clip_control: clip ×= min(1, max_norm/(norm·clip +
+// 1e-6)); untouched when norm is not finite. step_control: where the guard is on and nothing is halted yet, halted =
+// bad, and MZ_BAD_GRADIENTS where found_inf and the guard's flags say so;
 //   bad = 0. Halted: skip, and nothing is counted: step and all after it leave parameters, moments, counters and scaler
 //   as they were. Else skip = found_inf. Skipped: ++skipped. Else lr = mz_schedule_lr(update, step), ++step, bias[k] =
 //   1 - beta^step of betas[k]. last_clip = clip, last_found_inf = found_inf.
@@ -146,6 +145,7 @@ static inline float mz_update_clip(const mz_opt_state *s, const mz_update_rule *
     return rule->update_scale == 0 ? (float)s->last_clip : 1;
 }
 double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
+void mz_norm_across_ranks(const mz_call *call);                     // likewise
 // Returns 1 - min(ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the present one.
 static inline double mz_ema_fresh(double ema, int64_t step) {
     const double warm = step <= 1 ? 0 : (double)step / (double)(step + 9);

@@ -26,21 +26,7 @@ const mz_kernel mz_clip_control__portable = {"clip_control__portable", prepare_a
 
 static mezzo_status run_norm_across_ranks(mezzo_device *device, const mz_call *call) {
     (void)device;
-    const double *pieces = mz_in(call, norm_across_ranks, pieces)->data;
-    const mz_opt_state *states =
-        mz_present(mz_in(call, norm_across_ranks, states)) ? mz_in(call, norm_across_ranks, states)->data : NULL;
-    mz_opt_state *state = mz_out(call, norm_across_ranks, state)->data;
-    double total = 0;
-    for (int64_t i = 0, n = mz_shape_count(&mz_in(call, norm_across_ranks, pieces)->shape) / (int64_t)sizeof *pieces;
-         i < n; i++)
-        total += pieces[i];
-    state->norm = sqrt(total);
-    if (!isfinite(total))
-        state->found_inf = 1;
-    int64_t ranks =
-        states != NULL ? mz_shape_count(&mz_in(call, norm_across_ranks, states)->shape) / (int64_t)sizeof *states : 0;
-    for (int64_t r = 0; r < ranks; r++)
-        state->bad |= states[r].bad;
+    mz_norm_across_ranks(call);
     return MEZZO_OK;
 }
 const mz_kernel mz_norm_across_ranks__portable = {"norm_across_ranks__portable", prepare_always, run_norm_across_ranks};
