@@ -53,6 +53,7 @@ mezzo_status mz_guard_arm(mz_training *run) {
 // --- batches -------------------------------------------------------------------------------------
 mezzo_status mz_guard_draw(mz_training *run, uint64_t position, char *fault, size_t size) {
     fault[0] = '\0';
+    run->drawn = 0;
     return mz_source_draw(run->data, position, run->guard.on ? fault : NULL, size);
 }
 

@@ -38,6 +38,7 @@ struct mz_training {
     char *checkpoints;        // their folder's path
     char *resolved;           // config.yaml as this run wrote it; NULL before that
     double *shares[2];        // the shares of a step's micro batches in its loss, by the step's parity; NULL: all alike
+    uint64_t drawn;           // 1 + the batch in data->examples, which the step's shares left there; 0: none
     float *statistics;        // of this rank's micro batches, by which running statistics are updated; NULL: none
     bool empty[2];            // by the step's parity: the step had no target, so the device did not take it
     mz_inject inject;         // empty except in tests

@@ -25,10 +25,11 @@ static mezzo_status draw(mz_training *run, uint64_t batch, char *fault, size_t s
 }
 
 // Finds each micro batch's share in the loss of a step, which is a mean over all targets that count: n × its own / all.
-// A batch is a function of its number, so every rank finds the same shares without communication. *empty: no target of
-// the step counts, and none of its batches is bad.
+// A batch is a function of its number, so every rank finds the same shares without communication. The last batch drawn
+// is the one that runs first, which need not be drawn again. *empty: no target of the step counts, and none of its
+// batches is bad.
 static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
-    const uint64_t n = mz_run_batches(run);
+    const uint64_t n = mz_run_batches(run), first = (uint64_t)micro_of(run, 0);
     double **shares = &run->shares[step & 1], all = 0;
     bool bad = false;
     char fault[sizeof run->guard.batch[0]];
@@ -39,12 +40,14 @@ static mezzo_status find_shares(mz_training *run, int64_t step, bool *empty) {
         *shares = mz_alloc(n, sizeof **shares);
     if (*shares == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (uint64_t i = 0; i < n; i++) {
-        MEZZO_TRY(draw(run, run->data->position + i, fault, sizeof fault));
-        (*shares)[i] = (double)run->task->kind->weight(&run->data->examples);
-        all += (*shares)[i];
+    for (uint64_t i = 1; i <= n; i++) {
+        const uint64_t at = (first + i) % n;
+        MEZZO_TRY(draw(run, run->data->position + at, fault, sizeof fault));
+        (*shares)[at] = (double)run->task->kind->weight(&run->data->examples);
+        all += (*shares)[at];
         bad = bad || fault[0] != '\0';
     }
+    run->drawn = fault[0] == '\0' && run->data->spoil == NULL ? run->data->position + first + 1 : 0;
     for (uint64_t i = 0; i < n; i++)
         (*shares)[i] = all > 0 ? (*shares)[i] * (double)n / all : 1;
     *empty = all == 0 && !bad;
@@ -64,7 +67,12 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT_DATA(run, step, i, run->data->position);
     mz_profile_push(run->profile, "data");
-    MEZZO_TRY(draw(run, batch, fault, sizeof fault));
+    if (run->drawn == batch + 1) {
+        run->drawn = 0; // a replay reads the data again
+        fault[0] = '\0';
+    } else {
+        MEZZO_TRY(draw(run, batch, fault, sizeof fault));
+    }
     mz_profile_pop(run->profile);
     if (fault[0] != '\0') {
         memcpy(run->guard.batch[step & 1], fault, sizeof fault);

@@ -69,3 +69,42 @@ TEST(late_reports_are_the_same) {
         assert_true(skipped > 0 && skipped < STEPS - 1);
     }
 }
+
+static int draws;
+static const mz_task_kind *real;
+static mezzo_status counted_draw(mz_source *source, uint64_t k) {
+    draws++;
+    return real->draw(source, k);
+}
+
+// Where batches differ in their targets, a step draws all of them to find their shares, and then its own but for the
+// one that is still there.
+static int draws_of_a_step(const char *grad_accum) {
+    mezzo_config *c = config_of(grad_accum);
+    mz_training run;
+    mz_text t = {0};
+    for (int i = 0; i < 40; i++)
+        mz_text_addf(&t, "{\"prompt\": \"%d\", \"completion\": \"%d\"}\n", i, 3 * i * i);
+    must(mz_file_write_atomic("pairs.jsonl", t.data, t.len));
+    mz_text_free(&t);
+    must(mezzo_config_set(c, "data.path", "pairs.jsonl", "here"));
+    must(mezzo_config_set(c, "data.tokenizer", "byte", "here"));
+    must(mz_run_open(c, NULL, &run));
+    real = run.task->kind;
+    mz_task_kind counting = *real;
+    counting.draw = counted_draw;
+    run.task->kind = &counting;
+    for (int step = 1; step <= 3; step++) {
+        draws = 0;
+        must(mz_run_step(&run));
+    }
+    run.task->kind = real;
+    mz_run_close(&run);
+    mezzo_config_free(c);
+    return draws;
+}
+
+TEST(a_batch_that_is_there_is_not_drawn_again) {
+    assert_int_equal(draws_of_a_step("1"), 1);
+    assert_int_equal(draws_of_a_step("3"), 5);
+}
