@@ -8,13 +8,6 @@
 #include "study/page/page_text.h"
 #include "train/config.h"
 
-// The default is a GPT whose step takes well under a second on a laptop.
-static const cli_default defaults[] = {{"model.name", "gpt2"},
-                                       {"model.layers", "4"},
-                                       {"model.heads", "4"},
-                                       {"model.d_model", "128"},
-                                       {"model.seq_len", "128"}};
-
 static void show_candidate(void *user, const mz_candidate *c) {
     (void)user;
     char line[128];
@@ -56,7 +49,7 @@ static int tell(const mz_advised *a, const char *folder) {
 }
 
 static mezzo_status set_keys(mezzo_config *config) {
-    MEZZO_TRY(cli_set_defaults(config, defaults, MZ_COUNT(defaults)));
+    MEZZO_TRY(cli_set_defaults(config));
     return cli_advise_shape(config);
 }
 

@@ -33,6 +33,7 @@ typedef struct cli_command {
     const char *details;       // one paragraph for --help; "" if there is none
     const cli_option *options; // the last one has a NULL name
     const char *config;        // it takes configuration keys that start with one of these words; NULL: none
+    const char *defaults;      // keys with values that are its own defaults, "KEY VALUE KEY VALUE"; NULL: none
     int max_operands;
     const char *operand; // the operand that it needs ("a text file"); NULL: none
     int (*run)(void);    // returns an exit code
@@ -119,11 +120,14 @@ int cli_config(mezzo_config **out);
 int cli_recipe_path(const char *name, char *path, size_t size);
 // Returns the last value of a configuration key on the command line; NULL: there is none.
 const char *cli_given_key(const char *key);
+// Reads the next of a subcommand's own defaults from *at; returns false at their end.
 typedef struct cli_default {
-    const char *key, *value;
+    char key[40], value[24];
 } cli_default;
-// Sets each key that the command line does not set; a model that it names has its own sizes.
-mezzo_status cli_set_defaults(mezzo_config *config, const cli_default *defaults, size_t n);
+bool cli_next_default(const char **at, cli_default *out);
+// Sets the subcommand's own default of each key that the command line does not set; a model that it names has its own
+// sizes.
+mezzo_status cli_set_defaults(mezzo_config *config);
 // Opens the device of --device (or `initial`), with --threads.
 int cli_open_device(const char *initial, mezzo_device **out);
 // Returns the text of a key that exists. Out of memory it reports that and leaves with 3.

@@ -94,6 +94,8 @@ static bool read_line(char *line, const char **group) {
         c->details = rest;
     else if (strcmp(line, "keys") == 0)
         c->config = rest;
+    else if (strcmp(line, "defaults") == 0)
+        c->defaults = rest;
     else if (strcmp(line, "operands") == 0)
         c->max_operands = (int)strtol(rest, &rest, 10), c->operand = *rest == ' ' ? rest + 1 : NULL;
     else

@@ -40,8 +40,13 @@ static const char file_words[] = "FILE DIR FOLDER PATH RUN", // words for values
     file_keys[] = "model.name data.path data.train data.val data.tokenizer data.features data.labels data.latents "
                   "train.out train.resume train.init";
 
-static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli_listed *), void *user) {
+static void list_key(const cli_command *command, const mezzo_config_key *key, void (*each)(void *, const cli_listed *),
+                     void *user) {
     char name[NAME_BYTES];
+    const char *own = command->defaults;
+    cli_default d = {.key = ""};
+    while (cli_next_default(&own, &d) && strcmp(d.key, key->key) != 0)
+        continue;
     const int alias = (int)strcspn(key->aliases, " |");
     const bool map = strcmp(key->type, "map") == 0;
     if (alias > 0)
@@ -54,7 +59,7 @@ static void list_key(const mezzo_config_key *key, void (*each)(void *, const cli
                                .takes = value_word(key->type),
                                .choices = names ? key->type : "",
                                .help = key->help,
-                               .initial = key->initial,
+                               .initial = strcmp(d.key, key->key) == 0 ? d.value : key->initial,
                                .is_map = map,
                                .files = cli_begins(key->key, file_keys)};
     each(user, &listed);
@@ -78,7 +83,7 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
     for (int i = 0; i < mezzo_config_count() && command->config != NULL; i++) {
         mezzo_config_key key = mezzo_config_describe(i);
         if (cli_takes_key(command, key.key))
-            list_key(&key, each, user);
+            list_key(command, &key, each, user);
     }
 }
 

@@ -342,11 +342,20 @@ const char *cli_given_key(const char *key) {
     return NULL;
 }
 
-mezzo_status cli_set_defaults(mezzo_config *config, const cli_default *defaults, size_t n) {
+bool cli_next_default(const char **at, cli_default *out) {
+    int n = 0;
+    if (*at == NULL || sscanf(*at, "%39s %23s %n", out->key, out->value, &n) != 2)
+        return false;
+    *at += n;
+    return true;
+}
+
+mezzo_status cli_set_defaults(mezzo_config *config) {
     const bool named = cli_given_key("model.name") != NULL;
-    for (size_t i = 0; i < n; i++)
-        if (cli_given_key(defaults[i].key) == NULL && !(named && strncmp(defaults[i].key, "model.", 6) == 0))
-            MEZZO_TRY(mezzo_config_set(config, defaults[i].key, defaults[i].value, cli_line.command->name));
+    const char *at = cli_line.command->defaults;
+    for (cli_default d; cli_next_default(&at, &d);)
+        if (cli_given_key(d.key) == NULL && !(named && strncmp(d.key, "model.", 6) == 0))
+            MEZZO_TRY(mezzo_config_set(config, d.key, d.value, cli_line.command->name));
     return MEZZO_OK;
 }
 

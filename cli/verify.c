@@ -11,13 +11,9 @@
 // Without a configuration, verify trains a GPT on characters whose activations are larger than its weights, so that
 // most of the memory depends on the precision. Batches have 64 rows, because in small ones fp32 masters, gradients and
 // moments, which both runs have, hide the difference.
-static const cli_default defaults[] = {{"model.name", "gpt2"},   {"model.layers", "4"},     {"model.heads", "4"},
-                                       {"model.d_model", "128"}, {"model.seq_len", "128"},  {"train.batch_size", "64"},
-                                       {"train.steps", "200"},   {"schedule.warmup", "20"}, {"train.eval_iters", "0"}};
-
 static mezzo_status set_defaults(mezzo_config *config) {
     const bool has_file = cli_has("config"); // the file says what is trained
-    return has_file ? MEZZO_OK : cli_set_defaults(config, defaults, MZ_COUNT(defaults));
+    return has_file ? MEZZO_OK : cli_set_defaults(config);
 }
 
 // Shows progress. user: the result, whose precision is known before the first step.

@@ -92,3 +92,9 @@ for subcommand in train eval sample data explain bench analyze advise sweep lab 
         [[ $option == --help ]] || grep -qF -- "\`$option" section || fail "docs/cli.md does not tell of $subcommand $option"
     done
 done
+# A subcommand's own defaults are those that its help names and that it trains with.
+run 0 verify --help
+grep -A2 -e "--train.batch_size" "$OUT" | grep -q "\[64\]" || fail "verify's help has another batch than verify"
+grep -A2 -e "--model.layers" "$OUT" | grep -q "\[4\]" || fail "verify's help has other layers than verify"
+run 0 train --help
+grep -A2 -e "--train.batch_size" "$OUT" | grep -q "\[12\]" || fail "train's help has verify's batch"
