@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# muon [1.5B]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the floors are
-# (calls.csv, of ops.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with the word, at 262,144 and
-# nothing else; still: with both optimizers at a learning rate of 1e-30, and by op); whether two runs, and a resumed one, have the same bits (bits.csv); in fp8.
+# muon [1.5B|still|symmetric]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the
+# floors are (calls.csv, of ops-calls.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with its word, at 262,144
+# and nothing else; still: with both optimizers at a learning rate of 1e-30, and by op); whether two runs, and a resumed one, have the same bits (bits.csv);
+# in fp8. With the word symmetric nothing but steps with AdamW, Muon, and Muon without the kernel of symmetric products, in turns, and calls of both
+# (calls.csv, calls-without.csv).
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \
     "--model gpt2 --layers 2 --heads 2 --d-model 48 --vocab 512 --seq-len 32 --batch-size 2")
@@ -12,22 +14,36 @@ n=$(pick 26 8)
         ! time_for 12 "$o, turn $1" || steps "$o-bf16-$1" $gpt2 --precision bf16 --dropout 0 --steps "$n" --optimizer $o
     done
 }
-calls() {
+calls() { # FILE
     local line
     # shellcheck disable=SC2086
-    time_for 12 profile && steps profile $gpt2 --precision bf16 --dropout 0 --steps 8 --optimizer muon --profile 2 || return
-    cp profile/profile/ops.csv "$out/"
-    while IFS='|' read -r -a line; do row calls.csv phase,call,tensors,calls,ms,share_of_peak "${line[@]}"; done < <(python3 -c '
-import collections, csv
+    time_for 12 "$1" && steps "profile-$1" $gpt2 --precision bf16 --dropout 0 --steps 8 --optimizer muon --profile 2 || return
+    cp "profile-$1/profile/ops.csv" "$out/ops-$1.csv"
+    while IFS='|' read -r -a line; do row "$1.csv" phase,call,tensors,kernel,calls,ms,share_of_peak "${line[@]}"; done < <(python3 -c '
+import collections, csv, sys
 table = collections.defaultdict(lambda: [0, 0, 0])
-for op in csv.DictReader(open("profile/profile/ops.csv")):
+for op in csv.DictReader(open(sys.argv[1])):
     is_update = op["phase"] not in ("forward", "backward")
-    row = table[op["phase"], op["op"] if is_update else "all", op["tensors"] if is_update and op["op"] == "matmul" else ""]
+    is_product = is_update and op["op"] == "matmul"
+    row = table[op["phase"], op["op"] if is_update else "all", op["tensors"] if is_product else "", op["kernel"] if is_product else ""]
     for i, column in enumerate(("calls_per_step", "ms_per_step", "floor_ms_per_step")):
         row[i] += float(op[column])
 for key, (calls, ms, floor) in sorted(table.items(), key=lambda one: -one[1][1]):
     print("%s|%g|%.3f|%.2f" % ("|".join(key), calls, ms, floor / ms if ms > 0 else 0))
-')
+' "$out/ops-$1.csv")
+}
+symmetric() {
+    local without=matmul__cuda_symmetric turn
+    [[ $device == cuda ]] || without=
+    for turn in 1 2; do
+        # shellcheck disable=SC2086
+        for o in adamw muon without; do
+            time_for 12 "$o, turn $turn" || continue
+            MEZZO_CUDA_WITHOUT=$([[ $o != without ]] || echo "$without") ROW_LIMIT=20 steps "$o-bf16-$turn" $gpt2 --precision bf16 --dropout 0 \
+                --steps "$n" --optimizer "$([[ $o == adamw ]] && echo adamw || echo muon)"
+        done
+        MEZZO_CUDA_WITHOUT=$([[ $turn == 1 ]] || echo "$without") calls "$([[ $turn == 1 ]] && echo calls || echo calls-without)"
+    done
 }
 fp8() {
     for o in adamw muon; do
@@ -76,9 +92,11 @@ if [[ ${1:-} == 1.5B ]]; then
     1.5B 40 256
 elif [[ ${1:-} == still ]]; then
     still
+elif [[ ${1:-} == symmetric ]]; then
+    symmetric
 else
     124M 1
-    calls
+    calls calls
     124M 2
     1.5B 18 64
     bits

@@ -479,6 +479,7 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
     s->gram.call.attrs.transpose_a = !is_wide;
     s->gram.call.attrs.transpose_b = is_wide;
     fill_product(s, &s->polynomial, gram, gram, gram, polynomial);
+    s->gram.call.attrs.symmetric = s->polynomial.call.attrs.symmetric = true;
     fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, x, next);
     fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, x, direction);
     const mz_tensor averages =

@@ -311,7 +311,79 @@ static void matmul_case(const int64_t s[4], arithmetic a, bool ta, bool tb, bool
     trial_finish(t);
 }
 
+// The lower half of the matrices of an input is copied to the upper one.
+static void mirror(trial_tensor *x) {
+    const int64_t side = x->t.shape.dim[2];
+    for (int64_t i = 0; i < trial_count(x); i++) {
+        const int64_t row = i / side % side, col = i % side;
+        if (col > row)
+            x->value[i] = x->value[i + (col - row) * (side - 1)];
+    }
+    trial_store(x);
+}
+
+typedef struct symmetric_shape {
+    int64_t matrices, side, inner; // inner 0: the square of a symmetric matrix, which is added too
+    bool ta, adds;
+    fill how;
+} symmetric_shape;
+
+// x·xᵀ, xᵀ·x or a·a, which a kernel may compute one half of.
+static void symmetric_case(const symmetric_shape *s, arithmetic a, mezzo_dtype y) {
+    const bool square = s->inner == 0;
+    const int64_t inner = square ? s->side : s->inner;
+    const mz_shape x = s->ta ? SHAPE(s->matrices, inner, s->side) : SHAPE(s->matrices, s->side, inner);
+    trial *t = product(MZ_OP_matmul, a);
+    t->attrs.symmetric = true;
+    t->attrs.transpose_a = s->ta;
+    t->attrs.transpose_b = !square && !s->ta;
+    trial_input(t, 0, a.storage, x);
+    trial_input(t, 1, a.storage, x);
+    if (s->adds) {
+        trial_input(t, 2, a.storage, SHAPE(s->matrices, s->side, s->side));
+        t->attrs.coefficients[0] = s->how == FILL_INTEGERS ? 2 : 2.0315f;
+        t->attrs.coefficients[1] = s->how == FILL_INTEGERS ? -3 : -4.775f;
+    }
+    trial_output(t, 0, y, SHAPE(s->matrices, s->side, s->side));
+    fill_operands(t, inner, s->how);
+    t->skip_terms = t->skip_terms || s->matrices > 1; // the reference would be made once more for each
+    if (square)
+        mirror(&t->in[0]);
+    memcpy(t->in[1].value, t->in[0].value, (size_t)trial_count(&t->in[0]) * sizeof(double));
+    trial_store(&t->in[1]);
+    if (s->adds && square)
+        memcpy(t->in[2].value, t->in[0].value, (size_t)trial_count(&t->in[0]) * sizeof(double));
+    if (s->adds)
+        mirror(&t->in[2]);
+    trial_finish(t);
+}
+
+// Tiles of a GPU's kernel: fewer than it has blocks, and two turns and more; a part of one at the end; one that is
+// divided.
+static const symmetric_shape symmetric_shapes[] = {
+    {1, 256, 64, false, false, FILL_NORMAL},   {1, 264, 64, true, true, FILL_NORMAL},
+    {1, 264, 0, false, true, FILL_NORMAL},     {1, 264, 64, false, false, FILL_NAN},
+    {5, 264, 72, true, true, FILL_INTEGERS},   {7, 392, 136, false, true, FILL_NORMAL},
+    {7, 392, 136, true, false, FILL_NORMAL},   {7, 264, 0, false, true, FILL_INTEGERS},
+    {20, 520, 64, false, true, FILL_INTEGERS}, {20, 520, 72, true, false, FILL_NORMAL},
+    {28, 264, 128, true, true, FILL_NORMAL},   {28, 392, 64, false, false, FILL_INTEGERS},
+    {1, 392, 3072, false, false, FILL_NORMAL}, {1, 264, 3072, true, true, FILL_NORMAL},
+};
+enum { FEW_SYMMETRIC = 4 }; // of these, where no kernel of the device has tiles so large
+
+static void cases_symmetric(void) {
+    const size_t n = devices_have("cuda") ? MZ_COUNT(symmetric_shapes) : FEW_SYMMETRIC;
+    for (size_t s = 0; s < n; s++)
+        for (size_t a = 0; a < OWN_ARITHMETICS; a++)
+            if (arithmetics[a].storage != MEZZO_F32) {
+                symmetric_case(&symmetric_shapes[s], arithmetics[a], arithmetics[a].storage);
+                if (s < FEW_SYMMETRIC)
+                    symmetric_case(&symmetric_shapes[s], arithmetics[a], MEZZO_F32);
+            }
+}
+
 void cases_matmul(void) {
+    cases_symmetric();
     for (size_t s = 0; s < MZ_COUNT(batched_shapes); s++)
         for (size_t a = 0; a < MZ_COUNT(arithmetics); a++)
             for (int variant = 0; variant < 8; variant++) {

@@ -346,6 +346,16 @@ static bool acceptable(const trial *t, const trial_tensor *out, int64_t i, doubl
     return fabs(got - out->value[i]) <= tolerance(out, i);
 }
 
+// Of a symmetric result one half is the other one, bit for bit, where a kernel says so by its name.
+static void judge_symmetry(const trial *t, const double *got, const char *kernel) {
+    const int64_t side = t->out[0].t.shape.dim[2];
+    for (int64_t i = 0; i < trial_count(&t->out[0]); i++) {
+        const int64_t row = i / side % side, col = i % side, other = i + (col - row) * (side - 1);
+        if (memcmp(&got[i], &got[other], sizeof got[i]) != 0)
+            fail_msg("%s: element %lld is %.9g, and its mirror image %.9g", kernel, (long long)i, got[i], got[other]);
+    }
+}
+
 static void judge_floats(const trial *t, int slot, const unsigned char *bytes, const char *kernel, const char *device) {
     const trial_tensor *out = &t->out[slot];
     int64_t n = trial_count(out), wrong = 0, first = -1;
@@ -364,6 +374,8 @@ static void judge_floats(const trial *t, int slot, const unsigned char *bytes, c
                  what, kernel, device, slot, (long long)wrong, (long long)n, (long long)first, got[first],
                  out->value[first], t->exact ? 0 : tolerance(out, first));
     }
+    if (t->attrs.symmetric && strstr(kernel, "symmetric") != NULL)
+        judge_symmetry(t, got, kernel);
     mz_free(got);
 }
 

@@ -66,6 +66,23 @@ __device__ __forceinline__ void fetch_box_of_three_for_all(uint32_t to, const CU
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1))
                  : "memory");
 }
+// Stores a box of matrix z of three; what lies outside of the tensor is left out. Other threads' writes to the box come
+// before it after async_fence() of theirs and a barrier. The thread that asks waits, too: until the boxes it committed
+// have been read, or until they are stored.
+__device__ __forceinline__ void store_box_of_three(uint32_t from, const CUtensorMap *map, int x, int y, int z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
+                 "r"(y), "r"(z), "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void stores_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+__device__ __forceinline__ void stores_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void stores_wait() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 #endif
 
 // The driver's cuTensorMapEncodeTiled; NULL: it has none.

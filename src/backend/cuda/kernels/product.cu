@@ -36,10 +36,6 @@ constexpr __host__ __device__ bool by_rows(int epilogue) { // w [cols, inner]
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ __forceinline__ void warpgroup_sync(int group) {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(static_cast<int>(WARPGROUP)) : "memory");
-}
-
 // --- epilogues -----------------------------------------------------------------------------------------------------
 // A warp has 2 × 16 rows of 128 columns, FP32: thread l columns 8·j + 2·(l % 4), + 1 of rows l/4 (d[h][j][0, 1]) and
 // l/4 + 8 ([2, 3]). They go through its staging, 16 rows at a time, and come back as rows of which thread l has columns

@@ -55,6 +55,29 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const
                  : "memory");
 }
 
+// The way back, to shared memory, from compute capability 9.0 on; transposed: lane l % 8 names a column of matrix l
+// / 8.
+__device__ __forceinline__ void store_matrices(uint32_t row, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]),
+                 "r"(r[2]), "r"(r[3])
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void store_matrices_transposed(uint32_t column, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(column), "r"(r[0]),
+                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+#endif
+}
+// The transpose of an 8 × 8 matrix of 16-bit elements, of which lane l has row l / 4, columns 2·(l % 4) and the next.
+__device__ __forceinline__ uint32_t transposed(uint32_t matrix) {
+    uint32_t r;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(matrix));
+    return r;
+}
+
 // c [16, 8] += a [16, 16] · b [16, 8], FP32 sums.
 template <typename T>
 __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);

@@ -145,9 +145,10 @@ struct tile_warp { // of a multiplying warpgroup
 template <int N> struct tile_policy {
     enum { STAGES = N, SLOTS = 1, STEP = 1, BESIDE = 0 }; // BESIDE: bytes of shared memory after the ring
     enum : bool {
-        CLUSTERED = true, // two blocks share boxes
-        BY_TURNS = false, // the warpgroups take turns at tiles
-        UNROLLED = true   // the fetching loop may be
+        CLUSTERED = true,     // two blocks share boxes
+        BY_TURNS = false,     // the warpgroups take turns at tiles
+        PASSES_TURNS = false, // sums::multiply passes the turn
+        UNROLLED = true       // the fetching loop may be
     };
     using stage = stage_by_count<N>; // of the multiplying side, and of the fetching one
     using fetch_stage = stage_by_count<N>;
@@ -181,6 +182,11 @@ __device__ __forceinline__ void fetch_tiles(const typename P::args &g, const til
     }
 }
 
+// A barrier of one warpgroup's threads.
+__device__ __forceinline__ void warpgroup_sync(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(static_cast<int>(WARPGROUP)) : "memory");
+}
+
 // BY_TURNS: a warpgroup waits until the other has asked for all of its products. So the tensor cores work at one tile
 // after another, and no warpgroup asks about a stage's barrier before the one whose phase comes first (a barrier tells
 // odd phases from even ones, no more).
@@ -212,7 +218,7 @@ template <typename P> __device__ __forceinline__ void multiply_tiles(const typen
         }
         for (int k = t.from; k < t.to; k += P::STEP, ring.advance())
             sums.multiply(g, warp, t, k, ring);
-        if (P::BY_TURNS)
+        if (P::BY_TURNS && !P::PASSES_TURNS)
             turn_pass(warp.group);
         sums.finish(g, warp, t, ring);
     }
