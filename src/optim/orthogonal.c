@@ -5,11 +5,11 @@
 
 #include "optim/ranks.h"
 
-// The directions of this many elements are made orthogonal together, which are enough matrices for one launch to fill a
+// A rank makes directions of this many elements orthogonal together, which are enough matrices for one launch to fill a
 // GPU.
 #define STACK_ELEMENTS ((int64_t)1 << 24)
 enum { ALIGN = 64 }; // a stack begins at a multiple of this many elements
-// With ranks the directions of this many stacks have separate memory: one is gathered and one returned while one is
+// With ranks the directions of this many stacks have separate memory: one is exchanged and one returned while one is
 // multiplied.
 enum { PLACES = 3 };
 
@@ -79,6 +79,7 @@ typedef struct part {
     int64_t first, count;            // in elements of the parameter
     int64_t matrices, rows, columns; // the matrices as they are stored
     double scale, norm;
+    int home;                           // the rank that updates most of its elements; 0 where each rank updates all
     int64_t first_row, own_rows, width; // without padding: rows of each matrix, and columns
     bool is_inside; // its moments begin at no allowed offset, so that all parts of the parameter share one pass
 } part;
@@ -88,8 +89,8 @@ static bool are_alike(const part *a, const part *b) {
            a->norm == b->norm;
 }
 
-// Orders stacks by shape, and within a shape by the parameters' order. Parts inside a parameter come last, in their
-// order.
+// Orders stacks by shape, and within a shape by the ranks that update most of them, so that few elements travel to the
+// ranks that own the matrices. Parts inside a parameter come last, in the parameters' order.
 static int by_shape(const void *x, const void *y) {
     const part *a = x, *b = y;
     if (a->is_inside != b->is_inside)
@@ -100,6 +101,8 @@ static int by_shape(const void *x, const void *y) {
         return a->columns < b->columns ? -1 : 1;
     if (!a->is_inside && a->scale != b->scale)
         return a->scale < b->scale ? -1 : 1;
+    if (!a->is_inside && a->home != b->home)
+        return a->home < b->home ? -1 : 1;
     if (a->owned != b->owned)
         return a->owned < b->owned ? -1 : 1;
     return (a->first > b->first) - (a->first < b->first);
@@ -122,6 +125,22 @@ static int64_t stored_row(const mz_param *p, int64_t row) {
     return row / s->inner[d] * s->pitch[d] + row % s->inner[d];
 }
 
+// Returns the rank whose shards have the most of these elements of a parameter.
+static int home_of(const mezzo_optimizer *opt, int owned, int64_t from, int64_t to) {
+    int64_t most = 0;
+    int home = 0;
+    for (int rank = 0; opt->rank >= 0 && rank < opt->params->ranks; rank++) {
+        int64_t sum = 0, first, count, unused;
+        for (int k = 0; k < opt->params->n_regions; k++) {
+            mz_params_shard(opt->params, opt->index[owned], rank, k, &first, &count, &unused);
+            sum += larger(smaller(first + count, to) - larger(first, from), 0);
+        }
+        home = sum > most ? rank : home;
+        most = larger(sum, most);
+    }
+    return home;
+}
+
 // Finds the parts of owned parameter i and returns their number.
 static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o, part *out) {
     const mz_param *p = &opt->params->list[opt->index[i]];
@@ -139,6 +158,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
     all.width = width;
     if (!is_fused) {
         out[0] = all;
+        out[0].home = home_of(opt, i, 0, p->count);
         return 1;
     }
     int64_t row = 0;
@@ -158,6 +178,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
         out[k].norm = sqrt((double)smaller(rows, width));
         out[k].first_row = row;
         out[k].own_rows = rows;
+        out[k].home = home_of(opt, i, out[k].first, out[k].first + out[k].count);
         row += rows;
     }
     return p->parts.layers;
@@ -227,54 +248,150 @@ static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *
     return MEZZO_OK;
 }
 
-// Adds a broadcast of elements of the scratch, or extends the last one by neighbours from the same rank.
-static mezzo_status add_broadcast(struct mz_stacks *k, size_t first, int root, int64_t place, int64_t count) {
-    const size_t n = k->n_collectives;
-    if (n > first && k->collectives[n - 1].root == root &&
-        k->places[n - 1] + (int64_t)k->collectives[n - 1].count == place) {
-        k->collectives[n - 1].count += (size_t)count;
-        return MEZZO_OK;
-    }
-    MEZZO_TRY(MZ_RESERVE(k->collectives, k->cap_collectives, n + 1));
-    MEZZO_TRY(MZ_RESERVE(k->places, k->cap_places, n + 1));
-    k->collectives[n] = (mz_collective){.kind = MZ_BROADCAST, .count = (size_t)count, .dtype = MEZZO_F32, .root = root};
-    k->places[k->n_collectives++] = place;
-    return MEZZO_OK;
-}
-
-// Adds the gathers of a part's directions to all ranks, where each rank has its own shards of parameters.
-static mezzo_status add_gathers(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
+// Adds the pieces of a part that ranks update, where each rank has its own shards of parameters.
+static mezzo_status add_held(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
     const mezzo_params *p = opt->params;
+    struct mz_stacks *stacks = opt->stacks;
     for (int k = 0; opt->rank >= 0 && k < p->n_regions; k++)
         for (int rank = 0; rank < p->ranks; rank++) {
             int64_t first, count, unused;
             mz_params_shard(p, opt->index[one->owned], rank, k, &first, &count, &unused);
             const int64_t end = smaller(first + count, one->first + one->count);
             first = larger(first, one->first);
-            if (end > first)
-                MEZZO_TRY(add_broadcast(opt->stacks, s->first_gather, rank, place + first, end - first));
+            if (end <= first)
+                continue;
+            MEZZO_TRY(MZ_RESERVE(stacks->held, stacks->cap_held, stacks->n_held + 1));
+            stacks->held[stacks->n_held++] = (mz_held){.rank = rank, .place = place + first, .count = end - first};
+            s->n_held++;
         }
     return MEZZO_OK;
 }
 
-// Divides a stack's matrices among ranks. Each stack begins with the next rank, so that all ranks own some of the small
-// ones.
-static mezzo_status share_stack(struct mz_stacks *k, mz_stack *s, size_t index) {
-    const int64_t each = s->rows * s->columns, turn = (int64_t)index;
-    s->n_gathers = k->n_collectives - s->first_gather;
-    for (int rank = 0; rank < k->size; rank++) {
-        const int64_t place = (rank + turn) % k->size, first = place * s->count / k->size,
-                      n = (place + 1) * s->count / k->size - first;
-        if (rank == k->rank) {
-            s->own_first = first;
-            s->own = n;
-        }
-        if (n > 0 && k->size > 1)
-            MEZZO_TRY(add_broadcast(k, k->n_collectives, rank, s->from + first * each, n * each));
-        if (n > 0 && k->size > 1 && keeps_rows(s->group))
-            MEZZO_TRY(add_broadcast(k, k->n_collectives, rank, s->rows_at + first * s->rows, n * s->rows));
+// --- ranks -----------------------------------------------------------------------------------------------------------
+// Returns the first of a stack's matrices that a rank owns; for the number of ranks, the number of matrices. Stacks
+// give the larger shares to other ranks in turn.
+static int64_t first_owned(const struct mz_stacks *k, const mz_stack *s, int rank) {
+    int64_t first = 0;
+    for (int r = 0; r < rank; r++) {
+        const int64_t turn = (r + (s - k->list)) % k->size;
+        first += (turn + 1) * s->count / k->size - turn * s->count / k->size;
     }
-    s->n_returns = k->n_collectives - s->first_gather - s->n_gathers;
+    return first;
+}
+
+static mezzo_status add_collective(struct mz_stacks *k, const mz_collective *what, mz_move move) {
+    MEZZO_TRY(MZ_RESERVE(k->collectives, k->cap_collectives, k->n_collectives + 1));
+    MEZZO_TRY(MZ_RESERVE(k->moves, k->cap_moves, k->n_collectives + 1));
+    k->collectives[k->n_collectives] = *what;
+    k->moves[k->n_collectives++] = move;
+    return MEZZO_OK;
+}
+
+// Adds broadcasts of what the owners of a stack's matrices have, `each` elements a matrix from `place` on.
+static mezzo_status add_broadcasts(struct mz_stacks *k, const mz_stack *s, int64_t place, int64_t each) {
+    for (int rank = 0; rank < k->size; rank++) {
+        const int64_t first = first_owned(k, s, rank), n = first_owned(k, s, rank + 1) - first;
+        const mz_collective what = {
+            .kind = MZ_BROADCAST, .count = (size_t)(n * each), .dtype = MEZZO_F32, .root = rank};
+        const mz_move move = {place + first * each, place + first * each};
+        if (n > 0)
+            MEZZO_TRY(add_collective(k, &what, move));
+    }
+    return MEZZO_OK;
+}
+
+// A transfer of n elements, which have the same place on both ranks.
+typedef struct transfer {
+    int from, to;
+    int64_t place, n;
+} transfer;
+
+// Adds this rank's part of a transfer to the i-th collective after `first`, or to the one before it, which it extends;
+// returns the next i. Both ranks of a pair count alike.
+static mezzo_status add_transfer(struct mz_stacks *k, size_t first, const transfer *t, size_t *i) {
+    const bool sends = t->from == k->rank;
+    if (*i > 0) {
+        mz_collective *last = &k->collectives[first + *i - 1];
+        size_t *n = sends ? &last->count : &last->received;
+        const mz_move *move = &k->moves[first + *i - 1];
+        if ((sends ? move->send : move->receive) + (int64_t)*n == t->place) {
+            *n += (size_t)t->n;
+            return MEZZO_OK;
+        }
+    }
+    if (first + *i == k->n_collectives) {
+        const int distance = (sends ? t->to - k->rank : k->rank - t->from) + k->size;
+        const mz_collective none = {.kind = MZ_SEND_RECEIVE,
+                                    .dtype = MEZZO_F32,
+                                    .root = (k->rank + distance) % k->size,
+                                    .from = (k->rank + 2 * k->size - distance) % k->size};
+        MEZZO_TRY(add_collective(k, &none, (mz_move){0, 0}));
+    }
+    *(sends ? &k->collectives[first + *i].count : &k->collectives[first + *i].received) = (size_t)t->n;
+    *(sends ? &k->moves[first + *i].send : &k->moves[first + *i].receive) = t->place;
+    ++*i;
+    return MEZZO_OK;
+}
+
+// Adds the transfers between this rank and those at a distance from it: of the pieces that ranks hold in stacks [at,
+// end) to the owners of their matrices, or back. `run`: the stack that lists the pieces.
+static mezzo_status add_at_distance(struct mz_stacks *k, const mz_stack *run, size_t at, size_t end, bool back,
+                                    int distance) {
+    const size_t first = k->n_collectives;
+    size_t sent = 0, received = 0;
+    for (size_t h = run->first_held; h < run->first_held + run->n_held; h++)
+        for (size_t i = at; i < end; i++)
+            for (int owner = 0; owner < k->size; owner++) {
+                const mz_stack *s = &k->list[i];
+                const mz_held *held = &k->held[h];
+                const int64_t each = s->rows * s->columns,
+                              begin = larger(held->place, s->from + first_owned(k, s, owner) * each),
+                              n = smaller(held->place + held->count, s->from + first_owned(k, s, owner + 1) * each) -
+                                  begin;
+                const transfer t = {back ? owner : held->rank, back ? held->rank : owner, begin, n};
+                if (n <= 0 || (t.from + distance) % k->size != t.to)
+                    continue;
+                if (t.from == k->rank)
+                    MEZZO_TRY(add_transfer(k, first, &t, &sent));
+                if (t.to == k->rank)
+                    MEZZO_TRY(add_transfer(k, first, &t, &received));
+            }
+    return MEZZO_OK;
+}
+
+static mezzo_status add_transfers(struct mz_stacks *k, const mz_stack *run, size_t at, size_t end, bool back) {
+    for (int distance = 1; distance < k->size; distance++)
+        MEZZO_TRY(add_at_distance(k, run, at, end, back, distance));
+    return MEZZO_OK;
+}
+
+static size_t end_of_parameters(const struct mz_stacks *k, size_t at) {
+    do
+        at++;
+    while (at < k->n && k->list[at].is_rest);
+    return at;
+}
+
+// Divides the matrices of stacks [at, end), which have whole parameters, among ranks.
+static mezzo_status share_stacks(mezzo_optimizer *opt, size_t at, size_t end) {
+    struct mz_stacks *k = opt->stacks;
+    const mz_stack *run = &k->list[at];
+    for (size_t i = at; i < end; i++) {
+        mz_stack *s = &k->list[i];
+        s->own_first = first_owned(k, s, k->rank);
+        s->own = first_owned(k, s, k->rank + 1) - s->own_first;
+        s->first_gather = k->n_collectives;
+        if (i == at)
+            MEZZO_TRY(add_transfers(k, run, at, end, false));
+        s->n_gathers = k->n_collectives - s->first_gather;
+        if (k->size > 1 && keeps_rows(s->group))
+            MEZZO_TRY(add_broadcasts(k, s, s->rows_at, s->rows));
+        s->n_rows = k->n_collectives - s->first_gather - s->n_gathers;
+        if (k->size > 1 && opt->rank < 0)
+            MEZZO_TRY(add_broadcasts(k, s, s->from, s->rows * s->columns));
+        MEZZO_TRY(add_transfers(k, run, i, i + 1, true));
+        s->n_returns = k->n_collectives - s->first_gather - s->n_gathers - s->n_rows;
+    }
     return MEZZO_OK;
 }
 
@@ -283,12 +400,13 @@ static bool follows(const part *one, const part *before) {
     return one->is_inside && one->first > 0 && one->owned == before->owned;
 }
 
-// Returns whether a part can extend the stack: matrices with space between them cannot.
-static bool may_join(const mz_stack *s, const part *one, const part *before) {
+// Returns whether a part can extend the last stack: matrices with space between them cannot.
+static bool may_join(const struct mz_stacks *k, const part *one, const part *before) {
+    const mz_stack *s = &k->list[k->n - 1];
     const int64_t elements = one->matrices * one->rows * one->columns;
     const bool are_neighbours = one->is_inside ? follows(one, before) : (s->rows * s->columns) % ALIGN == 0;
     return are_alike(one, before) && one->is_inside == before->is_inside && are_neighbours &&
-           s->count * s->rows * s->columns + elements <= STACK_ELEMENTS;
+           s->count * s->rows * s->columns + elements <= STACK_ELEMENTS * k->size;
 }
 
 static mezzo_status add_rows(struct mz_stacks *k, const part *one) {
@@ -303,7 +421,7 @@ static mezzo_status add_rows(struct mz_stacks *k, const part *one) {
     return MEZZO_OK;
 }
 
-// Adds the segments and gathers of a part; the first part inside a parameter gets those of the whole parameter.
+// Adds the segments and pieces of a part; the first part inside a parameter gets those of the whole parameter.
 static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one) {
     const mz_layout *layout = &opt->segments[one->segment].layout;
     const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, one->first);
@@ -317,7 +435,17 @@ static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one)
         whole.count = opt->params->list[opt->index[one->owned]].count;
     s->elements += one->is_inside ? whole.count : one->matrices * one->rows * one->columns;
     MEZZO_TRY(add_segments(opt, s, &whole, place));
-    return add_gathers(opt, s, &whole, place);
+    return add_held(opt, s, &whole, place);
+}
+
+// Returns for how many matrices the products of a part's stack choose their algorithm, whatever number of ranks divides
+// them: for one rank's stack of all matrices of this shape.
+static int64_t chosen_for(const part *parts, size_t n, const part *one) {
+    int64_t alike = 0;
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].rows == one->rows && parts[i].columns == one->columns)
+            alike += parts[i].matrices;
+    return smaller(alike, larger(STACK_ELEMENTS / (one->rows * one->columns), 1));
 }
 
 static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const part *parts, size_t n) {
@@ -328,20 +456,19 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
     int64_t after = 0;                                           // the end of the last part
     for (size_t i = 0; i < n; i++) {
         mz_stack *s = k->n > 0 ? &k->list[k->n - 1] : NULL;
-        if (i == 0 || !may_join(s, &parts[i], &parts[i - 1])) {
+        if (i == 0 || !may_join(k, &parts[i], &parts[i - 1])) {
             MEZZO_TRY(MZ_RESERVE(k->list, k->cap, k->n + 1));
-            if (i > 0)
-                MEZZO_TRY(share_stack(k, &k->list[k->n - 1], k->n - 1));
             const bool is_rest = i > 0 && follows(&parts[i], &parts[i - 1]);
             const double passes = is_rest ? k->list[k->n - 1].scale / k->list[k->n - 1].gain : parts[i].scale;
             const int64_t from = is_rest ? after : end + k->turn * k->room;
             k->turn = is_rest ? k->turn : (k->turn + 1) % PLACES;
             s = &k->list[k->n++];
-            *s = (mz_stack){.first_gather = k->n_collectives,
+            *s = (mz_stack){.first_held = k->n_held,
                             .is_rest = is_rest,
                             .is_aligned = !parts[i].is_inside,
                             .gain = parts[i].scale / passes,
                             .group = group,
+                            .chosen_for = chosen_for(parts, n, &parts[i]),
                             .first = (int)k->n_segments,
                             .rows = parts[i].rows,
                             .columns = parts[i].columns,
@@ -357,7 +484,7 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
         k->elements = to > k->elements ? to : k->elements;
         end = opt->params->padded ? to : beginning; // padding stays zero where no other data are written
     }
-    return n > 0 ? share_stack(k, &k->list[k->n - 1], k->n - 1) : MEZZO_OK;
+    return MEZZO_OK;
 }
 
 static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
@@ -406,7 +533,7 @@ static int64_t count_rows(const mezzo_optimizer *opt) {
 // Lays out the stacks. room: elements between the places that stacks take in turn.
 static mezzo_status stack_groups(mezzo_optimizer *opt, int64_t room) {
     struct mz_stacks *k = opt->stacks;
-    k->n = k->n_segments = k->n_collectives = k->n_rows = 0;
+    k->n = k->n_segments = k->n_held = k->n_collectives = k->n_rows = 0;
     k->next_row = 0;
     k->elements = (int64_t)mz_align_up((size_t)k->row_elements, ALIGN);
     k->room = room;
@@ -414,6 +541,10 @@ static mezzo_status stack_groups(mezzo_optimizer *opt, int64_t room) {
     for (int g = 0; g < opt->n_groups; g++)
         if (opt->groups[g].kind->reads.orthogonal)
             MEZZO_TRY(stack_group(opt, g));
+    for (size_t at = 0, end; at < k->n; at = end) {
+        end = end_of_parameters(k, at);
+        MEZZO_TRY(share_stacks(opt, at, end));
+    }
     return MEZZO_OK;
 }
 
@@ -448,7 +579,7 @@ static mz_tensor matrices(const mezzo_optimizer *opt, size_t at, mezzo_dtype dty
 static void fill_product(const mz_stack *s, mz_update_op *op, mz_tensor a, mz_tensor b, mz_tensor added, mz_tensor y) {
     const mezzo_dtype compute = compute_of(s->group->orthogonal.format);
     op->call = (mz_call){.op = MZ_OP_matmul,
-                         .attrs.chosen_for = s->count,
+                         .attrs.chosen_for = s->chosen_for,
                          .numerics = {compute, MEZZO_F32, MEZZO_F32},
                          .n_in = 3,
                          .in = {a, b, added},
@@ -575,7 +706,8 @@ void mz_stacks_free(mezzo_optimizer *opt) {
     mz_free(k->directions);
     mz_free(k->updates);
     mz_free(k->collectives);
-    mz_free(k->places);
+    mz_free(k->moves);
+    mz_free(k->held);
     mz_free(k->rows);
     mz_free(k);
     opt->stacks = NULL;
@@ -666,12 +798,14 @@ static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack
 }
 
 // Issues collectives [first, first + n), which move some of these directions, on a stream of their own.
-static mezzo_status issue_broadcasts(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n, mz_tensor all) {
+static mezzo_status issue_collectives(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n, mz_tensor all) {
     struct mz_stacks *k = opt->stacks;
     if (n == 0)
         return MEZZO_OK;
-    for (size_t i = first; i < first + n; i++)
-        k->collectives[i].send = k->collectives[i].recv = k->scratch + (size_t)k->places[i] * sizeof(float);
+    for (size_t i = first; i < first + n; i++) {
+        k->collectives[i].send = k->scratch + (size_t)k->moves[i].send * sizeof(float);
+        k->collectives[i].recv = k->scratch + (size_t)k->moves[i].receive * sizeof(float);
+    }
     k->collectives[first].more = (int)n - 1;
     const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = &k->collectives[first]};
     mz_call call = {.op = MZ_OP_copy, .n_in = 1, .in = {all}, .n_out = 1, .out = {all}}; // the op's name is for logs
@@ -685,13 +819,6 @@ static mz_tensor directions_of(const struct mz_stacks *k, size_t at, size_t end)
     const mz_stack *first = &k->list[at], *last = &k->list[end - 1];
     return mz_tensor_f32(k->scratch + (size_t)first->from * sizeof(float),
                          last->from + last->count * last->rows * last->columns - first->from);
-}
-
-static size_t end_of_parameters(const struct mz_stacks *k, size_t at) {
-    do
-        at++;
-    while (at < k->n && k->list[at].is_rest);
-    return at;
 }
 
 // Issues a pass, which touches the directions of its own parameters alone.
@@ -715,7 +842,7 @@ static mezzo_status issue_momentum(mezzo_optimizer *opt, mz_sequence *into, size
     *at = end;
     if (s->n > 0)
         MEZZO_TRY(issue_pass(opt, into, &s->momentum, directions));
-    return issue_broadcasts(opt, into, s->first_gather, s->n_gathers, directions);
+    return issue_collectives(opt, into, s->first_gather, s->n_gathers, directions);
 }
 
 static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
@@ -727,8 +854,12 @@ static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size
             MEZZO_TRY(issue_step(opt, into, s, step));
         if (s->own > 0 && keeps_rows(s->group))
             MEZZO_TRY(issue(opt, into, &s->scale_rows));
-        MEZZO_TRY(issue_broadcasts(opt, into, s->first_gather + s->n_gathers, s->n_returns,
-                                   directions_of(opt->stacks, *at, *at + 1)));
+        const size_t rows = s->first_gather + s->n_gathers;
+        const mz_tensor averages =
+            mz_tensor_f32(opt->stacks->scratch + (size_t)s->rows_at * sizeof(float), s->count * s->rows);
+        MEZZO_TRY(issue_collectives(opt, into, rows, s->n_rows, averages));
+        MEZZO_TRY(
+            issue_collectives(opt, into, rows + s->n_rows, s->n_returns, directions_of(opt->stacks, *at, *at + 1)));
     }
     return MEZZO_OK;
 }
@@ -741,7 +872,7 @@ static mezzo_status issue_apply(mezzo_optimizer *opt, mz_sequence *into, size_t 
     return s->n > 0 ? issue_pass(opt, into, &s->apply, directions) : MEZZO_OK;
 }
 
-// Issues the update of all stacks. With ranks, the next directions are gathered and the last results returned during
+// Issues the update of all stacks. With ranks, the next directions are exchanged and the last results returned during
 // the products of a stack: turn i applies the results of turn i - 2, whose memory the directions of turn i + 1 then
 // use.
 mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {

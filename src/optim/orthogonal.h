@@ -24,8 +24,12 @@ typedef struct mz_stack {
     double norm;                  // √min(rows, columns) without padding: the norm of a matrix with orthogonal rows or
                                   // columns
     int64_t rows_at;              // where the rows' moving averages begin, in elements of the scratch
-    size_t first_gather, n_gathers, n_returns; // collectives that gather directions to all ranks, and that return the
-                                               // results
+    int64_t chosen_for;           // its products have the bits of those in a batch of this many matrices, on any number
+                                  // of ranks
+    size_t first_held, n_held;    // pieces of the ranks' directions; those of a parameter belong to its first stack
+    // Collectives that bring directions to the ranks that own the matrices, then those that spread the rows' moving
+    // averages, and then those that return the results.
+    size_t first_gather, n_gathers, n_rows, n_returns;
     mz_update_op momentum, normalize, gram, polynomial, advance, finish, scale_rows, apply;
     mz_update_attrs momentum_update, apply_update;
 } mz_stack;
@@ -38,14 +42,27 @@ typedef struct mz_row_place {
     int64_t pitch;        // rows of a matrix as it is stored
 } mz_row_place;
 
+// Says which rank updates some elements of a stack; place: of the first one, in elements of the scratch.
+typedef struct mz_held {
+    int rank;
+    int64_t place, count;
+} mz_held;
+
+// Says where a collective's elements begin in the scratch.
+typedef struct mz_move {
+    int64_t send, receive;
+} mz_move;
+
 struct mz_stacks {
     mz_stack *list;
     size_t n, cap;
     mz_segment *directions, *updates; // [n_segments]: with masters, and with gradients, in the scratch
     size_t n_segments, cap_directions, cap_updates;
-    mz_collective *collectives; // broadcasts of elements of the scratch
-    int64_t *places;            // [n_collectives]: their first elements
-    size_t n_collectives, cap_collectives, cap_places;
+    mz_held *held;
+    size_t n_held, cap_held;
+    mz_collective *collectives; // of elements of the scratch
+    mz_move *moves;             // [n_collectives]
+    size_t n_collectives, cap_collectives, cap_moves;
     int rank, size;     // among the ranks that share the work
     int64_t room;       // elements between the places that stacks take in turn; 0: all share one place, or each has its
                         // own

@@ -104,6 +104,14 @@ if command -v mpirun >/dev/null && [[ -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; th
             cmp {one,$shard}/checkpoints/step-00000004/$file.safetensors || fail "--shard $shard has another $file than one rank"
         done
     done
+    # Four ranks whose shards end within matrices, in regions of half a layer.
+    DEALT=("${FEW[@]}" --layers 3 --batch-size 1 --global-batch 4 --reduce canonical --bucket-mib 0.05)
+    run 0 train "${DEALT[@]}" --steps 3 --out dealt
+    for shard in gradients parameters; do
+        timeout 100 mpirun --oversubscribe -n 4 "$MEZZO" train "${DEALT[@]}" --steps 3 --shard $shard --out dealt-$shard >"$OUT" 2>"$ERR" </dev/null ||
+            fail "four ranks, --shard $shard: exit $?"
+        cmp {dealt,dealt-$shard}/checkpoints/step-00000003/model.safetensors || fail "four ranks, --shard $shard, have other weights than one"
+    done
     run 0 train "${PARTS[@]}" --d-model 66 --heads 2 --steps 4 --out one66
     timeout 100 mpirun --oversubscribe -n 2 "$MEZZO" train "${PARTS[@]}" --d-model 66 --heads 2 --steps 4 --shard gradients --out two66 >"$OUT" \
         2>"$ERR" </dev/null || fail "two ranks, width 66: exit $?"

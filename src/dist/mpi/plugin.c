@@ -101,9 +101,13 @@ static int begin(const mz_collective *w, int rank, size_t piece, MPI_Datatype ty
         if (rank == w->root && w->recv != w->send)
             memcpy(w->recv, w->send, piece);
         return MPI_Ibcast(w->recv, n, type, w->root, MPI_COMM_WORLD, request);
-    case MZ_SEND_RECEIVE: {
-        const int error = MPI_Irecv(w->recv, (int)w->received, type, w->from, 0, MPI_COMM_WORLD, request);
-        return error != MPI_SUCCESS ? error : MPI_Isend(w->send, n, type, w->root, 0, MPI_COMM_WORLD, request + 1);
+    case MZ_SEND_RECEIVE: { // both ranks of a pair omit an empty transfer
+        int error = MPI_SUCCESS;
+        if (w->received > 0)
+            error = MPI_Irecv(w->recv, (int)w->received, type, w->from, 0, MPI_COMM_WORLD, request);
+        if (error == MPI_SUCCESS && n > 0)
+            error = MPI_Isend(w->send, n, type, w->root, 0, MPI_COMM_WORLD, request + 1);
+        return error;
     }
     default:
         return MPI_ERR_OP;
