@@ -304,6 +304,12 @@ MEZZO_API mezzo_value mezzo_reduce(mezzo_graph *g, mezzo_reduction reduction, me
 MEZZO_API mezzo_value mezzo_cumsum(mezzo_graph *g, mezzo_value x, int axis, bool exclusive, bool reverse);
 // Returns `training` in programs that train, and `evaluation`, of the same shape, in those that run forward only.
 MEZZO_API mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation);
+// Lets a frozen parameter follow a value of as many elements, as running statistics follow those of batches: each
+// micro batch makes it momentum·parameter + (1 - momentum)·value. mezzo_step_finish does this, for the micro batches of
+// all ranks in their order, also where the loss scale skips the step; loops without steps call mezzo_program_track. A
+// micro batch for which any followed value is not finite changes nothing. INVALID: a trained parameter, other sizes, a
+// momentum outside 0 … 1.
+MEZZO_API mezzo_status mezzo_graph_track(mezzo_graph *g, mezzo_value parameter, mezzo_value value, double momentum);
 MEZZO_API mezzo_value mezzo_dropout(mezzo_graph *g, mezzo_value x,
                                     float p); // kept values are scaled by 1/(1-p); identity in evaluation programs
 MEZZO_API mezzo_value mezzo_cast(mezzo_graph *g, mezzo_value x,

@@ -42,15 +42,13 @@ typedef struct mezzo_onnx_dim {
 
 // Builds the model into a graph: inputs under their names, weights as parameters under theirs. Numbers that are not
 // weights (masks, tables of constants) become frozen parameters. values[i] is output i, and the array has one element
-// for every output; the caller adds a loss. Dropout is left out, as in files for evaluation.
+// for every output; the caller adds a loss. Dropout is left out, as in files for evaluation. Running statistics of
+// batch normalizations are frozen parameters, too. In a file that was exported for training they follow the batches
+// (mezzo_graph_track), as in torch: a training program normalizes by its batch's own statistics, others by these.
 // Errors: INVALID: a dimension without a size, shapes that do not fit (the message names the node); FORMAT: an unknown
 // form of an op; MEMORY.
 MEZZO_API mezzo_status mezzo_onnx_build(mezzo_onnx *onnx, mezzo_graph *graph, int n, const mezzo_onnx_dim *dims,
                                         mezzo_value *values);
-// Updates the running statistics of batch normalizations, which are frozen parameters, with those of the program's last
-// run, as torch does in training; it does nothing for a file without them. A training program normalizes by its batch's
-// own statistics, others by the running ones. Call it after each run of a training program. INVALID: another program.
-MEZZO_API mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params);
 // Returns how often an idiom became one op of Mezzo in the last build: "attention", "gelu", "group_norm", "layer_norm",
 // "rms_norm", "rope", "silu", "swiglu". 0 for other names. ONNX ops that are the idiom themselves, as Attention, are
 // not counted.

@@ -129,6 +129,10 @@ MEZZO_API mezzo_status mezzo_program_output_shape(const mezzo_program *program, 
 MEZZO_API mezzo_status mezzo_program_run(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed,
                                          uint64_t step);
 
+// Moves the parameters of mezzo_graph_track by the program's last run, for loops without mezzo_step. It waits for the
+// device, and does nothing where the graph has none.
+MEZZO_API mezzo_status mezzo_program_track(mezzo_program *program);
+
 // Runs one micro step and inspects every op's outputs: *found says whether a non-finite value appeared, and `where` (of
 // `size` bytes) gets one line naming the first op, its module, phase, dtypes, the output's count of NaN and infinities
 // and the inputs' ranges. Slow. Parameter gradients are as after mezzo_program_run.

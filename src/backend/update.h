@@ -152,6 +152,15 @@ static inline double mz_ema_fresh(double ema, int64_t step) {
     return 1 - (warm < ema ? warm : ema);
 }
 
+// Says where one number of a batch's statistics goes: the parameter's element x becomes
+// momentum·x + (1 - momentum)·number, in FP64, rounded once (track).
+typedef struct mz_tracked {
+    int64_t place; // of the element, from the beginning of the buffer; -1: the entry is another's `next`
+    int64_t next;  // the number that moves the same element after this one; -1: none
+    double momentum;
+} mz_tracked;
+void mz_track(const mz_call *call); // the op on the host (track.c)
+
 typedef struct mz_scaler_block {
     float scale;        // first member: programs and grad_stats read it
     int32_t tracker;    // growth tracker

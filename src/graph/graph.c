@@ -40,6 +40,7 @@ void mezzo_graph_free(mezzo_graph *g) {
     mz_free(g->nodes);
     mz_free(g->params);
     mz_free(g->outputs);
+    mz_free(g->tracked);
     mz_free(g->modules);
     mz_names_free(&g->sources);
     mz_names_free(&g->entries);
@@ -117,6 +118,7 @@ mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out) {
     COPY(outputs, n_outputs, cap_outputs);
     for (size_t i = 0; i < c->n_outputs; ++i)
         c->outputs[i].name = NULL;
+    COPY(tracked, n_tracked, cap_tracked);
     COPY(modules, n_modules, cap_modules);
     for (size_t i = 0; i < c->n_modules; ++i)
         c->modules[i] = NULL;

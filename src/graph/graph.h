@@ -107,6 +107,11 @@ typedef struct mz_output {
     int value;
 } mz_output;
 
+typedef struct mz_tracking { // a parameter and the value that it follows
+    int param, value;
+    double momentum;
+} mz_tracking;
+
 struct mezzo_graph {
     mz_value *values;
     size_t n_values, cap_values;
@@ -116,6 +121,8 @@ struct mezzo_graph {
     size_t n_params, cap_params;
     mz_output *outputs;
     size_t n_outputs, cap_outputs;
+    mz_tracking *tracked;
+    size_t n_tracked, cap_tracked;
     char **modules; // paths; modules[0] is ""
     size_t n_modules, cap_modules;
     mz_names sources, entries, paths;                 // indices of the names of parameters and values, of table
@@ -200,6 +207,10 @@ typedef mezzo_status mz_pass_fn(mezzo_graph *g, const mz_target *target); // cha
 // Replaces, before the passes, each value of mezzo_by_mode by one of its two operands, and drops nodes that are not
 // read.
 mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only);
+// The output of programs that train with the values of all tracked parameters, one after another (track.c).
+#define MZ_TRACKED "tracked values"
+mezzo_status mz_graph_join_tracked(mezzo_graph *g);
+int64_t mz_graph_tracked(const mezzo_graph *g); // the number of their elements
 mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_chunk;
 
 // Replaces, after recompute, an op without a kernel by its composition (compose.h). An op without a composition stays;

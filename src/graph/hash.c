@@ -50,6 +50,8 @@ mezzo_status mz_graph_hash(const mezzo_graph *g, uint64_t *hash) {
         add_node(&t, g, &g->nodes[i]);
     for (size_t i = 0; i < g->n_outputs; i++)
         mz_text_addf(&t, "%s %d\n", g->outputs[i].name, g->outputs[i].value);
+    for (size_t i = 0; i < g->n_tracked; i++)
+        mz_text_addf(&t, "track %d %d %a\n", g->tracked[i].param, g->tracked[i].value, g->tracked[i].momentum);
     mz_text_addf(&t, "loss %d\n", g->loss);
     *hash = UINT64_C(0xCBF29CE484222325); // FNV-1a
     for (size_t i = 0; i < t.len; i++)

@@ -64,6 +64,8 @@ static void note_other_mode(mezzo_graph *g, const bool *dead) {
 }
 
 mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
+    if (!forward_only && g->n_outputs > 0)
+        MEZZO_TRY(mz_graph_join_tracked(g));
     for (size_t i = 0; i < g->n_nodes; i++) {
         const mz_node *n = &g->nodes[i];
         if (n->attrs.by_mode)

@@ -228,7 +228,8 @@ struct mz_attrs {
     bool interleaved, inverse;         // rope: pairs are neighbours, not halves; the rotation is inverse
     int experts, top_k;                // route, dispatch, combine and gradients: top_k; expert_order: experts
     int groups, top_groups;            // route: experts are chosen from the best top_groups of so many groups; conv2d,
-                                       // group_norm: groups of channels
+                                       // group_norm: groups of channels; track: ranks whose rows
+                                       // take turns; 1: the order of batches is that of rows
     int stride, pad_before, pad_after; // conv2d: in both directions; rows and columns of zeros above and left, below
                                        // and right; max_pool: along the axis
     int factor;                        // upsample, pool; max_pool: elements of a window

@@ -633,27 +633,6 @@ static mezzo_status keep(const mz_model *model, const char *folder) {
     return status;
 }
 
-static size_t count_statistics(const mz_model *model) {
-    pthread_mutex_lock(&build_lock);
-    const size_t n = mz_onnx_statistics_count(model->file->onnx);
-    pthread_mutex_unlock(&build_lock);
-    return n;
-}
-
-static mezzo_status read_statistics(const mz_model *model, mezzo_program *program, float *out) {
-    pthread_mutex_lock(&build_lock);
-    const mezzo_status status = mz_onnx_statistics_read(model->file->onnx, program, out);
-    pthread_mutex_unlock(&build_lock);
-    return status;
-}
-
-static mezzo_status move_statistics(const mz_model *model, const float *batches, int64_t n, mezzo_params *params) {
-    pthread_mutex_lock(&build_lock);
-    const mezzo_status status = mz_onnx_statistics_move(model->file->onnx, batches, n, params);
-    pthread_mutex_unlock(&build_lock);
-    return status;
-}
-
 const mz_maker mz_model_onnx = {.name = "onnx",
                                 .purpose = MEZZO_TASK_CLASSIFIER,
                                 .check = check,
@@ -666,7 +645,4 @@ const mz_maker mz_model_onnx = {.name = "onnx",
                                 .read = read_description,
                                 .load = load,
                                 .keep = keep,
-                                .save = save,
-                                .statistics = count_statistics,
-                                .read_statistics = read_statistics,
-                                .move_statistics = move_statistics};
+                                .save = save};

@@ -111,11 +111,6 @@ struct mz_maker {
     mezzo_status (*load)(const mz_model *model, const mz_form *form, mezzo_params *params);
     mezzo_status (*keep)(const mz_model *model, const char *folder);
     mezzo_status (*save)(const mz_model *model, const mezzo_params *params, bool evaluation, const char *path);
-    // Return how many running statistics a batch has; read those of the training program's last run; and update running
-    // statistics by n batches in their order. NULL for models without running statistics, which are frozen parameters.
-    size_t (*statistics)(const mz_model *model);
-    mezzo_status (*read_statistics)(const mz_model *model, mezzo_program *program, float *out);
-    mezzo_status (*move_statistics)(const mz_model *model, const float *batches, int64_t n, mezzo_params *params);
 };
 extern const mz_maker mz_model_toy, mz_model_mlp, mz_model_cnn, mz_model_kl_vae, mz_model_radio_unet, mz_model_onnx;
 

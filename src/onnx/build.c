@@ -239,25 +239,6 @@ static mezzo_status give_outputs(mz_onnx_build *build, mezzo_value *values) {
     return MEZZO_OK;
 }
 
-// Makes all statistics one output, which programs that do not train leave out.
-static mezzo_status give_statistics(const mezzo_onnx *onnx, mezzo_graph *g) {
-    mezzo_value parts[16], all = MEZZO_NONE;
-    for (size_t i = 0; i < onnx->n_statistics;) {
-        int n = 0;
-        if (all.id >= 0)
-            parts[n++] = all;
-        while (n < 16 && i < onnx->n_statistics) {
-            const mz_onnx_statistics *s = &onnx->statistics[i++];
-            parts[n++] = mz_onnx_shaped(g, s->batch, 1, (int64_t[]){2 * s->channels});
-        }
-        all = n == 1 ? parts[0] : mezzo_concat(g, parts, n, 0);
-    }
-    if (all.id < 0)
-        return mezzo_graph_status(g);
-    const int64_t n = mezzo_value_dim(g, all, 0);
-    return mezzo_graph_output(g, MZ_ONNX_STATISTICS, mezzo_by_mode(g, all, mezzo_constant(g, MEZZO_F32, 0, 1, &n)));
-}
-
 static mezzo_status build_all(mz_onnx_build *build, int n, const mezzo_onnx_dim *dims, mezzo_value *values) {
     mezzo_onnx *onnx = build->onnx;
     if (!(build->matches = mz_onnx_take(build, onnx->model->graph->n_node, sizeof(mz_onnx_match *))))
@@ -267,7 +248,6 @@ static mezzo_status build_all(mz_onnx_build *build, int n, const mezzo_onnx_dim 
     MEZZO_TRY(add_inputs(build, n, dims));
     MEZZO_TRY(convert_all(build));
     MEZZO_TRY(write_ties(build));
-    MEZZO_TRY(give_statistics(onnx, build->g));
     return give_outputs(build, values);
 }
 

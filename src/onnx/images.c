@@ -517,15 +517,23 @@ static mezzo_value of_batch(mz_onnx_call *call, mezzo_value x, mezzo_value weigh
     return mz_onnx_shaped(g, x, rank, dim);
 }
 
-// Makes the means and variances (without bias, as in PyTorch) of a norm of `rows` rows, [2, C], in FP32.
-static mezzo_status statistics_of(mezzo_graph *g, mezzo_value norm, int64_t rows, float eps, mezzo_value *out) {
+// Lets running statistics follow the means and variances (without bias, as in PyTorch) of a norm of `rows` rows.
+static mezzo_status track(mz_onnx_call *call, mezzo_value norm, int64_t rows, float eps) {
+    mezzo_graph *g = call->build->g;
+    const double momentum = mz_onnx_float_or(call->node, "momentum", 0.9);
+    const mz_onnx_value *running[2];
+    for (int i = 0; i < 2; i++) {
+        running[i] = call->in[3 + i]->of ? call->in[3 + i]->of : call->in[3 + i];
+        if (running[i]->kind != MZ_ONNX_WEIGHT || !running[i]->frozen)
+            return MEZZO_OK;
+    }
     mezzo_value mean, rstd;
     MEZZO_TRY(mezzo_group_norm_statistics(g, norm, &mean, &rstd));
     const mezzo_value biased = mezzo_sub(g, mezzo_reciprocal(g, mezzo_mul(g, rstd, rstd)),
                                          mezzo_constant(g, MEZZO_F32, eps, 1, (int64_t[]){1}));
-    const mezzo_value both[] = {mean, mezzo_scale(g, biased, (float)rows / (float)(rows > 1 ? rows - 1 : 1))};
-    *out = mezzo_concat(g, both, 2, 0);
-    return mezzo_graph_status(g);
+    const mezzo_value variance = mezzo_scale(g, biased, (float)rows / (float)(rows > 1 ? rows - 1 : 1));
+    MEZZO_TRY(mezzo_graph_track(g, running[0]->base, mean, momentum));
+    return mezzo_graph_track(g, running[1]->base, variance, momentum);
 }
 
 // Makes v · factor + shift by channel. Where v is a convolution with no other reader, its weight takes the factor and
@@ -548,7 +556,7 @@ static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_valu
 }
 
 // Builds batch normalization. Where the file was exported for training and the program trains, it uses a batch's own
-// statistics, and mezzo_onnx_track updates the running ones; elsewhere it uses these.
+// statistics, which the running ones follow; elsewhere it uses these.
 mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
     (void)which;
     mezzo_graph *g = call->build->g;
@@ -568,15 +576,7 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
         mezzo_value norm;
         y = mezzo_by_mode(g, of_batch(call, v, part[0], part[1], (float)eps, &norm), y);
         const int64_t rows = mz_onnx_elements(x->rank, x->dim) / x->dim[1];
-        mz_onnx_statistics s = {.mean = call->in[3]->of ? call->in[3]->of : call->in[3],
-                                .variance = call->in[4]->of ? call->in[4]->of : call->in[4],
-                                .channels = x->dim[1],
-                                .momentum = mz_onnx_float_or(call->node, "momentum", 0.9)};
-        const bool tracked = s.mean->kind == MZ_ONNX_WEIGHT && s.variance->kind == MZ_ONNX_WEIGHT;
-        if (tracked && s.mean->frozen && s.variance->frozen) {
-            MEZZO_TRY(statistics_of(g, norm, rows, (float)eps, &s.batch));
-            MEZZO_TRY(mz_onnx_add_statistics(call->build->onnx, &s));
-        }
+        MEZZO_TRY(track(call, norm, rows, (float)eps));
     }
     return mz_onnx_give_as(call, 0, false, x->rank, y, perm);
 }

@@ -59,25 +59,6 @@ int64_t mz_onnx_rows_named_by(const mezzo_onnx *onnx, const char *input) {
     return (void)onnx, (void)input, 0;
 }
 
-size_t mz_onnx_statistics_count(const mezzo_onnx *onnx) {
-    return (void)onnx, 0;
-}
-
-mezzo_status mz_onnx_statistics_read(const mezzo_onnx *onnx, mezzo_program *program, float *out) {
-    MZ_REQUIRE(onnx, program, out);
-    return none();
-}
-
-mezzo_status mz_onnx_statistics_move(const mezzo_onnx *onnx, const float *batches, int64_t n, mezzo_params *params) {
-    MZ_REQUIRE(onnx, batches, params);
-    return (void)n, none();
-}
-
-mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
-    MZ_REQUIRE(onnx, program, params);
-    return none();
-}
-
 int mezzo_onnx_recognized(const mezzo_onnx *onnx, const char *idiom) {
     return (void)onnx, (void)idiom, 0;
 }

@@ -57,16 +57,6 @@ typedef struct mz_onnx_param {
     float *numbers;
 } mz_onnx_param;
 
-// Holds running statistics of a batch normalization.
-typedef struct mz_onnx_statistics {
-    const mz_onnx_value *mean, *variance; // weights
-    mezzo_value batch;                    // those of a batch, [2, C]: means, then variances
-    int64_t channels;
-    double momentum; // running = momentum · running + (1 - momentum) · batch
-} mz_onnx_statistics;
-
-#define MZ_ONNX_STATISTICS "onnx.statistics" // the output with the statistics of all, one after another
-
 struct mezzo_onnx {
     char *path;
     MzPb__Model *model;
@@ -77,8 +67,6 @@ struct mezzo_onnx {
     int64_t opset;
     mz_onnx_param *params;
     size_t n_params;
-    mz_onnx_statistics *statistics;
-    size_t n_statistics;
     int *recognized; // number of each idiom in the last build
 };
 
@@ -199,7 +187,6 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
                                mz_onnx_param **out, mezzo_value *value);
 mezzo_status mz_onnx_add_record(mezzo_onnx *onnx, const char *name, mz_onnx_param **out);
 void mz_onnx_free_params(mezzo_onnx *onnx);
-mezzo_status mz_onnx_add_statistics(mezzo_onnx *onnx, const mz_onnx_statistics *statistics);
 int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i); // the place in the parameter of the tensor's element i
 mezzo_status mz_onnx_find_weights(mz_onnx_build *build);      // decides which initializers are weights, and their order
 

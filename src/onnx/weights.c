@@ -46,28 +46,14 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
     return frozen ? mezzo_graph_freeze(g, name) : MEZZO_OK;
 }
 
-mezzo_status mz_onnx_add_statistics(mezzo_onnx *onnx, const mz_onnx_statistics *statistics) {
-    mz_onnx_statistics *more = mz_alloc(onnx->n_statistics + 1, sizeof *more);
-    if (!more)
-        return MEZZO_ERR_MEMORY;
-    if (onnx->n_statistics > 0)
-        memcpy(more, onnx->statistics, onnx->n_statistics * sizeof *more);
-    mz_free(onnx->statistics);
-    onnx->statistics = more;
-    onnx->statistics[onnx->n_statistics++] = *statistics;
-    return MEZZO_OK;
-}
-
 void mz_onnx_free_params(mezzo_onnx *onnx) {
     for (size_t i = 0; i < onnx->n_params; i++) {
         mz_free(onnx->params[i].name);
         mz_free(onnx->params[i].numbers);
     }
     mz_free(onnx->params);
-    mz_free(onnx->statistics);
     onnx->params = NULL;
-    onnx->statistics = NULL;
-    onnx->n_params = onnx->n_statistics = 0;
+    onnx->n_params = 0;
 }
 
 // --- which initializers are weights, and in which order ------------------------------------------------------------
@@ -553,70 +539,5 @@ mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params,
     mz_free(packed);
     mz_free(bytes);
     mz_free(before);
-    return status;
-}
-
-// --- running statistics --------------------------------------------------------------------------------------------
-// Updates one vector of n numbers; the batches' own begin at `batch`, `stride` numbers apart. A batch that overflowed,
-// whose step is skipped, changes nothing.
-static mezzo_status move_towards(mezzo_params *params, const char *name, const mz_onnx_statistics *s,
-                                 const float *batch, size_t stride, int64_t batches, const bool *sound) {
-    const int index = mezzo_params_find(params, name);
-    if (index < 0)
-        return mz_fail(MEZZO_ERR_INVALID, "the parameters have no '%s'", name);
-    float *running = mz_alloc((size_t)s->channels, sizeof *running);
-    mezzo_status status = running ? mezzo_params_read(params, index, running) : MEZZO_ERR_MEMORY;
-    for (int64_t k = 0; status == MEZZO_OK && k < batches; k++, batch += stride)
-        for (int64_t i = 0; sound[k] && i < s->channels; i++)
-            running[i] = (float)(s->momentum * (double)running[i] + (1 - s->momentum) * (double)batch[i]);
-    if (status == MEZZO_OK)
-        status = mezzo_params_write(params, index, running);
-    mz_free(running);
-    return status;
-}
-
-size_t mz_onnx_statistics_count(const mezzo_onnx *onnx) {
-    size_t n = 0;
-    for (size_t i = 0; i < onnx->n_statistics; i++)
-        n += 2 * (size_t)onnx->statistics[i].channels;
-    return n;
-}
-
-mezzo_status mz_onnx_statistics_read(const mezzo_onnx *onnx, mezzo_program *program, float *out) {
-    return mezzo_program_read(program, MZ_ONNX_STATISTICS, out, mz_onnx_statistics_count(onnx) * sizeof *out);
-}
-
-mezzo_status mz_onnx_statistics_move(const mezzo_onnx *onnx, const float *batches, int64_t n, mezzo_params *params) {
-    const size_t count = mz_onnx_statistics_count(onnx);
-    mezzo_status status = MEZZO_OK;
-    bool *sound = mz_alloc((size_t)n + 1, sizeof *sound);
-    if (!sound)
-        return MEZZO_ERR_MEMORY;
-    for (int64_t k = 0; k < n; k++) {
-        sound[k] = true;
-        for (size_t i = 0; sound[k] && i < count; i++)
-            sound[k] = isfinite(batches[(size_t)k * count + i]);
-    }
-    for (size_t i = 0; status == MEZZO_OK && i < onnx->n_statistics; i++) {
-        const mz_onnx_statistics *s = &onnx->statistics[i];
-        status = move_towards(params, s->mean->name, s, batches, count, n, sound);
-        if (status == MEZZO_OK)
-            status = move_towards(params, s->variance->name, s, batches + s->channels, count, n, sound);
-        batches += 2 * s->channels;
-    }
-    mz_free(sound);
-    return status;
-}
-
-mezzo_status mezzo_onnx_track(const mezzo_onnx *onnx, mezzo_program *program, mezzo_params *params) {
-    MZ_REQUIRE(onnx, program, params);
-    const size_t count = mz_onnx_statistics_count(onnx);
-    if (count == 0)
-        return MEZZO_OK;
-    float *batch = mz_alloc(count, sizeof *batch);
-    mezzo_status status = batch ? mz_onnx_statistics_read(onnx, program, batch) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mz_onnx_statistics_move(onnx, batch, 1, params);
-    mz_free(batch);
     return status;
 }

@@ -76,6 +76,8 @@ mezzo_status mz_ranks_ask(mz_ranks *ranks, int asked); // called before a step's
 mezzo_status mz_ranks_issue_sum(mz_ranks *ranks, mz_sequence *into);
 mezzo_status mz_ranks_issue_norm(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
 mezzo_status mz_ranks_issue_gather_params(mz_ranks *ranks, mz_sequence *into);
+// All-gathers the ranks' shards of `shard` elements each, contiguous from `base` on; into NULL: runs at once.
+mezzo_status mz_ranks_issue_gather(mz_ranks *ranks, mz_sequence *into, void *base, int64_t shard, mezzo_dtype dtype);
 // Returns the device address and bytes of the step's record of all ranks, for a fetch. mz_ranks_read_step_record reads
 // it on the host: the mean of all losses in order of micro batches, weighted by their shares (mz_step_values_of), and
 // whether any rank was asked to stop.

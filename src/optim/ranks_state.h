@@ -49,7 +49,5 @@ int64_t mz_ranks_longest_shard(const mezzo_params *params);
 int64_t mz_ranks_room(const mezzo_params *params);
 // Issues to = from, or to += from, of n numbers; into NULL: runs at once.
 mezzo_status mz_ranks_issue_add(mz_ranks *ranks, mz_sequence *into, bool adds, float *from, float *to, int64_t n);
-// All-gathers the ranks' shards of `shard` elements each, contiguous from `base` on; into NULL: runs at once.
-mezzo_status mz_ranks_issue_gather(mz_ranks *ranks, mz_sequence *into, void *base, int64_t shard, mezzo_dtype dtype);
 
 #endif

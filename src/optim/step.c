@@ -15,7 +15,9 @@ struct mezzo_step {
     int n_optimizers;
     mezzo_scaler *scaler;
     mz_ranks *ranks; // NULL: this process alone
-    int asked;       // MZ_ASKED_… of this rank
+    mz_tracker tracker;
+    int rank, size;
+    int asked; // MZ_ASKED_… of this rank
     int64_t micro_batches;
     double clip;
     uint64_t version;          // grows when clip changes
@@ -112,6 +114,8 @@ mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *opti
     s->params = program->params;
     s->scaler = scaler;
     s->ranks = ranks;
+    s->rank = ranks != NULL && s->device->comm != NULL ? s->device->comm->rank : 0;
+    s->size = ranks != NULL && s->device->comm != NULL ? s->device->comm->size : 1;
     s->n_optimizers = n_optimizers;
     s->micro_batches = options->micro_batches == 0 ? 1 : options->micro_batches;
     s->clip = options->clip;
@@ -126,6 +130,7 @@ mezzo_status mz_step_create(mezzo_program *program, mezzo_optimizer *const *opti
         MEZZO_TRY_GOTO(status, mz_sequence_create(s->device, &s->lists[i]));
     MEZZO_TRY_GOTO(status, find_loss(s));
     MEZZO_TRY_GOTO(status, open_fetches(s));
+    MEZZO_TRY_GOTO(status, mz_tracker_open(program, s->size * s->micro_batches, &s->tracker));
     *out = s;
     return MEZZO_OK;
 fail:
@@ -140,6 +145,7 @@ void mezzo_step_free(mezzo_step *s) {
         mz_sequence_free(s->lists[i]);
     for (int i = 0; i < 2; i++)
         s->device->backend->fetch_close(s->device, s->fetch[i]);
+    mz_tracker_close(&s->tracker);
     mz_free(s->optimizers);
     mz_free(s);
 }
@@ -162,11 +168,20 @@ static uint64_t version_of(const mezzo_step *s) {
     return sum;
 }
 
+// Moves tracked parameters first, because the updates may be deferred.
+static mezzo_status issue_tracked(mezzo_step *s, mz_sequence *list) {
+    mz_tracker *t = &s->tracker;
+    if (t->count > 0 && s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_issue_gather(s->ranks, list, t->rows, s->micro_batches * t->count, MEZZO_F32));
+    return mz_tracker_issue(t, list, s->params->scattered ? s->size : 1, s->optimizers[0]->d_state);
+}
+
 static mezzo_status make_list(mezzo_step *s, mz_sequence *list, bool in_place) {
     const mezzo_optimizer *all[MZ_SCALER_OPTIMIZERS];
     bool scaling = s->scaler != NULL && s->scaler->update.enabled;
     float *scale = scaling ? &s->scaler->head.block->scale : NULL;
     MEZZO_TRY(mz_sequence_clear(list));
+    MEZZO_TRY(issue_tracked(s, list));
     if (s->ranks != NULL)
         MEZZO_TRY(mz_ranks_issue_sum(s->ranks, list));
     for (int i = 0; i < s->n_optimizers; i++) {
@@ -222,6 +237,7 @@ mezzo_status mezzo_step_micro(mezzo_step *s, uint64_t seed, uint64_t index) {
     else
         MEZZO_TRY(
             s->device->backend->fetch(s->device, fetch_of(s, s->index + 1), (size_t)s->micro * bytes, s->loss, bytes));
+    MEZZO_TRY(mz_tracker_keep(&s->tracker, s->rank * s->micro_batches + s->micro));
     s->micro++;
     return MEZZO_OK;
 }

@@ -50,7 +50,7 @@ static size_t mark_weights(const mz_update_copy *c, bool low, mark *marks) {
         const mz_param *one = &p->list[i];
         if (low && one->low_copy_slot >= 0)
             marks[n++] = (mark){(size_t)one->low_copy_slot * sizeof(uint16_t), (int)i};
-        else if (!low && one->master == MEZZO_MASTER_FP32 && !one->frozen)
+        else if (!low && one->master == MEZZO_MASTER_FP32)
             marks[n++] = (mark){(size_t)one->offset * sizeof(float), (int)i};
     }
     for (size_t i = 0; i < o->n_segments && p->sharded; i++) {

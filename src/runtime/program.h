@@ -170,6 +170,24 @@ size_t mz_program_last_writer(const mezzo_program *program, const void *from, co
 // Runs a program as mezzo_program_run does, for the last run of a step.
 mezzo_status mz_program_run_last(mezzo_program *program, const mezzo_scaler *scaler, uint64_t seed, uint64_t step);
 
+// --- track.c moves the parameters of mezzo_graph_track ---------------------------------------------------------------
+typedef struct mz_tracker {
+    mezzo_device *device;   // borrowed
+    int64_t count, batches; // numbers of a batch, 0: there is nothing to move; batches of a step, those of all ranks
+    float *rows;            // on the device: [batches][count]
+    mz_tracked *entries;    // on the device: [count]
+    mz_call keep, move;
+    mz_prepared keeps, moves;
+} mz_tracker;
+size_t mz_tracker_plan(const mezzo_graph *graph, int64_t batches); // bytes on the device
+// UNSUPPORTED: a parameter is also stored in fewer bits.
+mezzo_status mz_tracker_open(const mezzo_program *program, int64_t batches, mz_tracker *out);
+void mz_tracker_close(mz_tracker *tracker);
+mezzo_status mz_tracker_keep(mz_tracker *tracker, int64_t row); // copies the values of the program's last run
+// Adds the call that moves parameters by all rows; into NULL: runs it now. ranks, state: as the op `track` says; state
+// NULL: absent.
+mezzo_status mz_tracker_issue(mz_tracker *tracker, mz_sequence *into, int ranks, mz_opt_state *state);
+
 // --- monitor.c samples values without waiting -----------------------------------------------------------------------
 typedef struct mz_monitor_options {
     mz_opt_state *state; // on the device; its `bad` gets MZ_BAD_LOSS and MZ_BAD_ACTIVATION

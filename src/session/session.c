@@ -187,6 +187,8 @@ void mz_session_close(mz_session *s) {
 size_t mz_session_memory(const mz_session *s) {
     const mezzo_program *programs[] = {s->train, s->eval};
     size_t bytes = mezzo_optimizer_memory(s->optimizer) + (s->ranks != NULL ? mz_ranks_memory(s->ranks) : 0);
+    if (s->step != NULL)
+        bytes += mz_tracker_plan(s->train->c.graph, s->options.size * s->options.step.micro_batches);
     for (size_t i = 0; i < MZ_COUNT(programs); i++) {
         mezzo_memory m;
         mezzo_program_memory(programs[i], &m);

@@ -30,6 +30,7 @@ static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, c
     MEZZO_TRY(mz_params_sketch(device, g, &options, o->master, &cut, &params));
     const bool parts = cut.ranks > 1 && o->shard != MZ_SHARD_NONE;
     mezzo_status status = mz_optimizer_sketch(params, &o->optimizer, parts ? 0 : -1, out);
+    out->bytes += mz_tracker_plan(g, o->size * o->step.micro_batches);
     if (cut.ranks > 0)
         out->bytes += mz_ranks_plan(params, o->size, &ranks);
     const bool update = o->replays_update || (cut.ranks > 1 && mz_ranks_add_late(&ranks));

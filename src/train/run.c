@@ -266,5 +266,4 @@ void mz_run_close(mz_training *run) {
     mz_free(run->resolved);
     mz_free(run->shares[0]);
     mz_free(run->shares[1]);
-    mz_free(run->statistics);
 }

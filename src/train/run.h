@@ -39,7 +39,6 @@ struct mz_training {
     char *resolved;           // config.yaml as this run wrote it; NULL before that
     double *shares[2];        // the shares of a step's micro batches in its loss, by the step's parity; NULL: all alike
     uint64_t drawn;           // 1 + the batch in data->examples, which the step's shares left there; 0: none
-    float *statistics;        // of this rank's micro batches, by which running statistics are updated; NULL: none
     bool empty[2];            // by the step's parity: the step had no target, so the device did not take it
     mz_inject inject;         // empty except in tests
     bool bisecting;           // the run is a search that writes nothing
@@ -67,11 +66,6 @@ mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *faul
 // Gives all ranks the status of what rank 0 alone does; an error there is an error on every rank.
 mezzo_status mz_run_follow(mz_training *run, const char *what, mezzo_status status);
 mezzo_status mz_run_follow_text(mz_training *run, const char *what, char *text, size_t size); // copies rank 0's text
-// Handles running statistics: keeps those of this rank's micro batch i, which has just run; then updates every rank's
-// copy by all micro batches of the step in the order of their numbers, as one rank does. It does nothing for models
-// without them.
-mezzo_status mz_run_keep_statistics(mz_training *run, int64_t i);
-mezzo_status mz_run_move_statistics(mz_training *run);
 // Gathers sharded parameters on the host of ranks that `keep` them, which may then run programs alone until they
 // release them. All ranks call it at the same step. It does nothing where parameters are whole.
 mezzo_status mz_run_gather_weights(mz_training *run, bool keep);

@@ -62,7 +62,7 @@ mezzo_status mz_run_write_share(mz_training *run, int64_t step, int64_t i) {
 }
 
 // Runs forward and backward of the next micro batch, and adds its gradients.
-static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool first) {
+static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i) {
     const uint64_t batch = mz_run_batch(run, run->data->position, i);
     char fault[sizeof run->guard.batch[0]];
     MZ_INJECT_AT_DATA(run, step, i, run->data->position);
@@ -97,8 +97,6 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
     mezzo_status status =
         mezzo_step_micro(run->engine.session.step, mezzo_seed(run->config.seed, MEZZO_SEED_DROPOUT), batch);
     mz_profile_pop(run->profile);
-    if (status == MEZZO_OK && first)
-        status = mz_run_keep_statistics(run, i);
     if (compares)
         mz_counterfactual_end(run->engine.counterfactual, run->engine.session.train);
     if (counts)
@@ -112,11 +110,9 @@ static mezzo_status run_micro(mz_training *run, int64_t step, int64_t i, bool fi
 static mezzo_status run_micros(mz_training *run, int64_t step, double *losses) {
     mezzo_program *program = run->engine.session.train;
     const mezzo_dtype dtype = program->c.graph->values[program->c.graph->loss].dtype;
-    const bool first = losses == NULL || losses == run->replay.losses[0]; // a repeated batch does not update running
-                                                                          // statistics
     unsigned char loss[8];
     for (int64_t i = 0; i < run->config.grad_accum; i++) {
-        MEZZO_TRY(run_micro(run, step, i, first));
+        MEZZO_TRY(run_micro(run, step, i));
         if (losses == NULL)
             continue;
         MEZZO_TRY(mezzo_program_read(program, "loss", loss, mezzo_dtype_size(dtype)));
@@ -159,7 +155,6 @@ mezzo_status mz_run_step(mz_training *run) {
     }
     const bool replays = mz_replay_due(run, step);
     MEZZO_TRY(run_micros(run, step, replays ? run->replay.losses[0] : NULL));
-    MEZZO_TRY(mz_run_move_statistics(run));
     if (replays)
         MEZZO_TRY(mz_replay_check(run, step, run_micros));
     mz_step_ask(run->engine.session.step, asked_of(run));

@@ -734,3 +734,39 @@ void cases_scales_update(void) {
     scales_case(3, false);
     scales_case(1, true);
 }
+
+// Numbers of several batches, of which one is not finite; elements that two of the numbers move, and others that none
+// does.
+static void track_case(int64_t count, int ranks, bool spoiled, int halted) {
+    enum { MOST = 3000, BATCHES = 6 };
+    static mz_tracked entries[MOST];
+    trial *t = trial_new(MZ_OP_track);
+    for (int64_t i = 0; i < count; i++) {
+        const bool again = count > 20 && i >= count - 7;
+        entries[i] = (mz_tracked){again ? -1 : 2 * i, -1, i % 3 == 0 ? 0.9 : (double)0.99F};
+        if (again)
+            entries[i - 10].next = i;
+    }
+    trial_input(t, 0, MEZZO_F32, SHAPE(BATCHES, count));
+    trial_normal(t, 0, 3);
+    if (spoiled) {
+        t->in[0].value[2 * count + count / 2] = INFINITY;
+        t->in[0].value[5 * count - 1] = NAN;
+        trial_store(&t->in[0]);
+    }
+    bytes_input(t, 1, entries, (size_t)count * sizeof *entries);
+    if (halted >= 0)
+        state_tensor(t, 2, false, &(mz_opt_state){.step = 3, .clip = 1, .skip = 1, .halted = halted});
+    trial_output(t, 0, MEZZO_F32, SHAPE(2 * count));
+    trial_preset(t, 0, 2);
+    t->attrs.groups = ranks;
+    t->exact = t->skip_mutations = true;
+    trial_finish(t);
+}
+
+void cases_track(void) {
+    track_case(3000, 1, false, -1);
+    track_case(1025, 2, true, 0);
+    track_case(3, 3, true, 0);
+    track_case(40, 1, true, MZ_BAD_LOSS);
+}

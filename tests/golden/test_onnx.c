@@ -277,7 +277,7 @@ TEST_WITH(batch_norms_have_running_statistics, setup, teardown) {
     model m, evaluation;
     open_model("resnet18", *state, MEZZO_PRECISION_FP32, &m);
     must(mezzo_program_run(m.program, NULL, 1, 0));
-    must(mezzo_onnx_track(m.onnx, m.program, m.params));
+    must(mezzo_program_track(m.program));
     int compared = 0;
     for (int i = 0; i < mezzo_params_count(m.params); i++) {
         if (!strstr(mezzo_params_name(m.params, i), "running"))

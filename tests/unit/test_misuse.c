@@ -323,7 +323,6 @@ TEST(onnx_files) {
     GIVES(mezzo_onnx_outputs(NULL), 0);
     GIVES(mezzo_onnx_data(NULL, 0), NULL);
     GIVES(mezzo_onnx_recognized(NULL, "attention"), 0);
-    REFUSED(mezzo_onnx_track(NULL, w.program, w.params));
     REFUSED(mezzo_onnx_open(NULL, &onnx));
     REFUSED(mezzo_onnx_open("model.onnx", NULL));
     REFUSED(mezzo_onnx_input(NULL, 0, &port));
@@ -416,6 +415,7 @@ TEST(programs) {
     GIVES(mezzo_program_write(w.program, "targets", targets, sizeof targets), MEZZO_OK);
     REFUSED(mezzo_program_run(NULL, NULL, 1, 1));
     REFUSED(mezzo_program_run(w.program, w.far_scaler, 1, 1));
+    REFUSED(mezzo_program_track(NULL));
     REFUSED(mezzo_program_check(NULL, NULL, 1, 1, &found, where, sizeof where));
     REFUSED(mezzo_program_check(w.program, NULL, 1, 1, NULL, where, sizeof where));
     REFUSED(mezzo_program_check(w.program, w.far_scaler, 1, 1, &found, where, sizeof where));

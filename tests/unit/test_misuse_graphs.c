@@ -70,6 +70,7 @@ TEST(ops_on_no_graph) {
     NOTHING(mezzo_conv2d(NULL, v, v, v, &(mezzo_convolution){1, 0, 0, 1}));
     NOTHING(mezzo_group_norm(NULL, v, v, v, v, 1, 1e-5f, true));
     REFUSED(mezzo_group_norm_statistics(NULL, v, &out[0], &out[1]));
+    REFUSED(mezzo_graph_track(NULL, v, v, 0.9));
     NOTHING(mezzo_upsample(NULL, v, 2));
     NOTHING(mezzo_average_pool(NULL, v, 2));
     NOTHING(mezzo_max_pool(NULL, v, 0, &(mezzo_windows){2, 2, 1, 0, 0}));
@@ -311,6 +312,7 @@ TEST(ops_that_do_not_fit) {
     SPOILS(mezzo_graph_loss(g, i));
     REFUSED(mezzo_route(w.small, none, none, NULL, &out[0], &out[1]));
     REFUSED(mezzo_group_norm_statistics(w.small, ((mezzo_value){0}), &out[0], &out[1]));
+    REFUSED(mezzo_graph_track(w.small, ((mezzo_value){0}), far, 0.9));
     REFUSED(mezzo_expert_order(w.small, none, 1, NULL, &out[0], &out[1]));
     REFUSED(mezzo_split(w.small, ((mezzo_value){0}), 0, 2, NULL));
     REFUSED(mezzo_graph_output(w.small, NULL, ((mezzo_value){0})));

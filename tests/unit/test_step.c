@@ -268,6 +268,104 @@ TEST(gradients_are_known_per_optimizer) {
     close_run(&r);
 }
 
+// --- tracked parameters --------------------------------------------------------------------------------------------
+enum { WIDTH = 4 };
+
+static mezzo_value tracked_param(mezzo_graph *g, const char *name) {
+    const mezzo_value v = mezzo_param(g, name, (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 1}, 1, &(int64_t){WIDTH});
+    must(mezzo_graph_freeze(g, name));
+    return v;
+}
+
+// "both" follows x and then y = w·x in every micro batch, "one" follows y alone.
+static void build_tracked(mezzo_graph *g) {
+    const int64_t width = WIDTH;
+    const mezzo_value x = mezzo_input(g, "x", MEZZO_F32, 1, &width),
+                      w = mezzo_param(g, "w", (mezzo_init){.kind = MEZZO_INIT_UNIFORM, .a = 1}, 1, &width),
+                      y = mezzo_mul(g, x, w), both = tracked_param(g, "both"), one = tracked_param(g, "one");
+    must(mezzo_graph_loss(g, mezzo_mean(g, y, -1)));
+    must(mezzo_graph_track(g, both, x, 0.9));
+    must(mezzo_graph_track(g, one, y, 0.5));
+    must(mezzo_graph_track(g, both, y, 0.75));
+    assert_int_equal(mezzo_graph_track(g, w, x, 0.9), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_graph_track(g, one, y, 1.5), MEZZO_ERR_INVALID);
+    assert_int_equal(mezzo_graph_track(g, one, mezzo_mean(g, y, -1), 0.5), MEZZO_ERR_INVALID);
+    must(mezzo_graph_status(g));
+}
+
+static float moved(double momentum, float x, float number) {
+    return (float)(momentum * (double)x + (1 - momentum) * (double)number);
+}
+
+static void fill_tracked(float *x, int batch, bool spoiled) {
+    for (int i = 0; i < WIDTH; i++)
+        x[i] = 0.3f * (float)(i + 1) + (float)batch;
+    if (spoiled)
+        x[1] = INFINITY;
+}
+
+static void follow(float *both, float *one, const float *w, const float *x) {
+    for (int i = 0; i < WIDTH; i++) {
+        both[i] = moved(0.75, moved(0.9, both[i], x[i]), w[i] * x[i]);
+        one[i] = moved(0.5, one[i], w[i] * x[i]);
+    }
+}
+
+static void same_param(mezzo_params *params, const char *name, const float *want) {
+    float got[WIDTH];
+    must(mezzo_params_read(params, mezzo_params_find(params, name), got));
+    assert_memory_equal(got, want, sizeof got);
+}
+
+// A micro batch that is not finite moves nothing, the others of its step do, and so does a skipped step.
+TEST(frozen_parameters_follow_values) {
+    mezzo_device *device;
+    mezzo_graph *g;
+    mezzo_params *params;
+    mezzo_program *program;
+    mezzo_optimizer *optimizer;
+    mezzo_step *step;
+    mezzo_step_report report;
+    const mezzo_optimizer_options adamw = mezzo_optimizer_defaults();
+    float x[WIDTH], w[WIDTH], both[WIDTH], one[WIDTH];
+    must(mezzo_device_open(test_device(), 1, &device));
+    must(mezzo_graph_create(&g));
+    build_tracked(g);
+    must(mezzo_params_create(device, g, 1, &params));
+    must(mezzo_program_create(g, params, &(mezzo_program_options){.loss_weight = 1.0f / MICRO}, &program));
+    must(mezzo_optimizer_create(params, &adamw, &optimizer));
+    must(mezzo_step_create(program, &optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = MICRO}, &step));
+    must(mezzo_params_read(params, mezzo_params_find(params, "both"), both));
+    must(mezzo_params_read(params, mezzo_params_find(params, "one"), one));
+    for (int batch = 0; batch < STEPS * MICRO; batch++) {
+        const bool spoiled = batch == 3;
+        if (batch % MICRO == 0)
+            must(mezzo_params_read(params, mezzo_params_find(params, "w"), w));
+        fill_tracked(x, batch, spoiled);
+        must(mezzo_program_write(program, "x", x, sizeof x));
+        must(mezzo_step_micro(step, 1, (uint64_t)batch));
+        if (!spoiled)
+            follow(both, one, w, x);
+        if (batch % MICRO < MICRO - 1)
+            continue;
+        must(mezzo_step_finish(step));
+        same_param(params, "both", both);
+        same_param(params, "one", one);
+    }
+    must(mezzo_step_read(step, true, &report));
+    assert_int_equal(report.info.skipped, 1);
+    must(mezzo_program_track(program)); // by the last run once more
+    follow(both, one, w, x);
+    same_param(params, "both", both);
+    same_param(params, "one", one);
+    mezzo_step_free(step);
+    mezzo_optimizer_free(optimizer);
+    mezzo_program_free(program);
+    mezzo_params_free(params);
+    mezzo_graph_free(g);
+    mezzo_device_close(device);
+}
+
 // --- threads -------------------------------------------------------------------------------------------------------
 typedef struct job {
     run *r;

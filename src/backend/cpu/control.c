@@ -42,6 +42,13 @@ static mezzo_status run_scales_update(mezzo_device *device, const mz_call *call)
 }
 const mz_kernel mz_scales_update__portable = {"scales_update__portable", prepare_always, run_scales_update};
 
+static mezzo_status run_track(mezzo_device *device, const mz_call *call) {
+    (void)device;
+    mz_track(call);
+    return MEZZO_OK;
+}
+const mz_kernel mz_track__portable = {"track__portable", prepare_always, run_track};
+
 static mezzo_status run_step_control(mezzo_device *device, const mz_call *call) {
     (void)device;
     const mz_update_attrs *u = call->attrs.update;

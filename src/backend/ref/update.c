@@ -99,6 +99,10 @@ void mz_ref_scales_update(const mz_call *call) {
                       gathered ? mz_shape_count(&tables->shape) : 0, state->skip != 0);
 }
 
+void mz_ref_track(const mz_call *call) {
+    mz_track(call);
+}
+
 static void look_at(double x, float limit, mz_inspection *found) {
     found->inspected++;
     if (isnan(x)) {

@@ -265,6 +265,44 @@ static const char *kind_prepare(mezzo_device *, const mz_call *call, mz_prepared
 #include "mezzo/optimizers.def"
 #undef KIND
 
+// A thread for each number; every block looks whether the whole batch is finite. FP64 without contraction, as on a CPU.
+enum { TRACK_BLOCK = 1024 };
+
+__global__ void __launch_bounds__(TRACK_BLOCK)
+    track_kernel(const float *batches, int64_t n, int64_t count, int ranks, const mz_tracked *entries,
+                 const mz_opt_state *state, float *master) {
+    if (state != nullptr && state->halted)
+        return;
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * TRACK_BLOCK + threadIdx.x;
+    const int64_t place = first < count ? entries[first].place : -1;
+    float x = place >= 0 ? master[place] : 0;
+    for (int64_t b = 0; b < n; b++) {
+        const float *batch = batches + (b % ranks * (n / ranks) + b / ranks) * count;
+        bool bad = false;
+        for (int64_t i = threadIdx.x; i < count; i += TRACK_BLOCK)
+            bad = bad || !isfinite(batch[i]);
+        if (__syncthreads_or(bad))
+            continue;
+        for (int64_t k = place >= 0 ? first : -1; k >= 0; k = entries[k].next) {
+            const double momentum = entries[k].momentum;
+            x = static_cast<float>(__dadd_rn(__dmul_rn(momentum, static_cast<double>(x)),
+                                             __dmul_rn(1 - momentum, static_cast<double>(batch[k]))));
+        }
+    }
+    if (place >= 0)
+        master[place] = x;
+}
+
+static void launch_track(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *batches = mz_in(call, track, batches);
+    const int64_t count = batches->shape.dim[1];
+    launch_threads<TRACK_BLOCK>(cuda, track_kernel, count, data_of<const float>(batches), batches->shape.dim[0], count,
+                                call->attrs.groups, data_of<const mz_tracked>(mz_in(call, track, entries)),
+                                data_of<const mz_opt_state>(mz_in(call, track, state)),
+                                data_of<float>(mz_out(call, track, master)));
+}
+MZ_CUDA_KERNEL(track, launch_track, storages<"fuu", "f">)
+
 template <bool PADDED>
 __global__ void __launch_bounds__(THREADS)
     refresh_kernel(const mz_segment *segments, int n, const float *master, void *low_copy) {
