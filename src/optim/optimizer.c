@@ -507,18 +507,37 @@ static mezzo_status issue_group(mezzo_optimizer *opt, mz_sequence *into, mz_grou
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
 
-mezzo_status mz_optimizer_issue_update(mezzo_optimizer *opt, mz_sequence *into) {
-    MEZZO_TRY(issue(opt, into, &opt->control, NULL));
-    if (mz_optimizer_owns_first(opt))
-        MEZZO_TRY(mz_optimizer_issue_scales(opt, into));
-    MEZZO_TRY(mz_stacks_issue(opt, into));
-    // Ranks exchange the results of one bucket while the next one is updated.
-    const bool worth = opt->params->overlaps_update || opt->rank >= 0;
-    if (into != NULL && opt->n_buckets > 0 && worth && mz_can_defer(opt->device))
-        return defer_update(opt, into);
+static mezzo_status issue_groups(mezzo_optimizer *opt, mz_sequence *into) {
     for (int g = 0; g < opt->n_groups; g++)
         if (opt->groups[g].n > 0 && !opt->groups[g].kind->reads.orthogonal)
             MEZZO_TRY(issue_group(opt, into, &opt->groups[g]));
+    return MEZZO_OK;
+}
+
+static bool is_early(const mezzo_optimizer *opt) {
+    return opt->rank >= 0 && opt->stacks->n > 0;
+}
+
+bool mz_optimizer_updates_early(const mezzo_optimizer *opt, int i) {
+    return is_early(opt) && !opt->groups[opt->group_of[i]].kind->reads.orthogonal;
+}
+
+mezzo_status mz_optimizer_begin_update(mezzo_optimizer *opt, mz_sequence *into) {
+    MEZZO_TRY(issue(opt, into, &opt->control, NULL));
+    if (mz_optimizer_owns_first(opt))
+        MEZZO_TRY(mz_optimizer_issue_scales(opt, into));
+    MEZZO_TRY(mz_stacks_begin(opt, into, &opt->stacks_begun));
+    return is_early(opt) ? issue_groups(opt, into) : MEZZO_OK;
+}
+
+mezzo_status mz_optimizer_end_update(mezzo_optimizer *opt, mz_sequence *into) {
+    MEZZO_TRY(mz_stacks_issue(opt, into, opt->stacks_begun));
+    // Ranks exchange the results of one bucket while the next one is updated.
+    const bool worth = opt->params->overlaps_update || opt->rank >= 0;
+    if (into != NULL && opt->n_buckets > 0 && worth && !is_early(opt) && mz_can_defer(opt->device))
+        return defer_update(opt, into);
+    if (!is_early(opt))
+        MEZZO_TRY(issue_groups(opt, into));
     if (opt->n_low_copies > 1)
         MEZZO_TRY(issue(opt, into, &opt->refresh, NULL));
     return mz_optimizer_issue_quantize(opt, into);
@@ -599,7 +618,8 @@ mezzo_status mezzo_optimizer_step(mezzo_optimizer *opt) {
         return mz_fail(MEZZO_ERR_INVALID, "optimizer step: no program has written gradients since they were zeroed");
     MEZZO_TRY(mz_optimizer_follow(opt));
     MEZZO_TRY(renew_stats(opt));
-    MEZZO_TRY(mz_optimizer_issue_update(opt, NULL));
+    MEZZO_TRY(mz_optimizer_begin_update(opt, NULL));
+    MEZZO_TRY(mz_optimizer_end_update(opt, NULL));
     opt->last_clipped = opt->clipped;
     if (opt->pending == NULL) // otherwise the scaler's update must still read found_inf
         MEZZO_TRY(mz_optimizer_reset(opt));

@@ -82,6 +82,7 @@ struct mezzo_optimizer {
     int n_quantize_ops;
     uint64_t quantized_version; // the version of params' quantized weights that the ops above know
     struct mz_stacks *stacks;   // of groups whose kind is per matrix (orthogonal.h)
+    size_t stacks_begun;        // of the list being made
     mz_update_bucket *buckets;  // on a device with streams: the updates in buckets
     size_t n_buckets;
     int64_t bucket_elements; // the least elements of a bucket, the last of a group excepted
@@ -141,9 +142,12 @@ mezzo_status mz_optimizer_set_bucket(mezzo_optimizer *optimizer, int64_t element
 // none. keeps: gradients stay multiplied by it, and the update divides.
 mezzo_status mz_optimizer_issue_stats(mezzo_optimizer *optimizer, mz_sequence *into, float *scale, bool keeps);
 mezzo_status mz_optimizer_issue_clip(mezzo_optimizer *optimizer, mz_sequence *into, double max_norm);
-mezzo_status mz_optimizer_issue_update(mezzo_optimizer *optimizer, mz_sequence *into); // adds step_control and the
-                                                                                       // updates
-mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into);  // adds found_inf = 0, clip = 1
+// The first adds step_control and, where ranks share a group per matrix, the updates of all other groups, so that their
+// parameters can be gathered during its products; the second adds the updates that are left.
+mezzo_status mz_optimizer_begin_update(mezzo_optimizer *optimizer, mz_sequence *into);
+mezzo_status mz_optimizer_end_update(mezzo_optimizer *optimizer, mz_sequence *into);
+bool mz_optimizer_updates_early(const mezzo_optimizer *optimizer, int i); // owned parameter i, by begin_update
+mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *optimizer, mz_sequence *into); // adds found_inf = 0, clip = 1
 
 // Returns whether this optimizer ends the step for the table of scales: among several, the one that owns the first
 // trained parameter does (quantized.c).

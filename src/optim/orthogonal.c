@@ -874,17 +874,22 @@ static mezzo_status issue_apply(mezzo_optimizer *opt, mz_sequence *into, size_t 
 
 // Issues the update of all stacks. With ranks, the next directions are exchanged and the last results returned during
 // the products of a stack: turn i applies the results of turn i - 2, whose memory the directions of turn i + 1 then
-// use.
-mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into) {
+// use. Those of turns 0 and 1 are under way from the beginning.
+mezzo_status mz_stacks_begin(mezzo_optimizer *opt, mz_sequence *into, size_t *begun) {
+    *begun = 0;
+    for (int turn = 0; turn < PLACES - 1 && opt->stacks->size > 1 && *begun < opt->stacks->n; turn++)
+        MEZZO_TRY(issue_momentum(opt, into, begun));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into, size_t begun) {
     const size_t n = opt->stacks->n;
     const bool is_ahead = opt->stacks->size > 1;
-    size_t begun = 0, made = 0, applied = 0;
-    if (is_ahead && n > 0)
-        MEZZO_TRY(issue_momentum(opt, into, &begun));
+    size_t made = 0, applied = 0;
     for (int turn = 0; made < n; turn++) {
         if (is_ahead && turn >= PLACES - 1)
             MEZZO_TRY(issue_apply(opt, into, &applied));
-        if (begun < n)
+        if (begun < n && (turn > 0 || !is_ahead))
             MEZZO_TRY(issue_momentum(opt, into, &begun));
         MEZZO_TRY(issue_products(opt, into, &made));
         if (!is_ahead)

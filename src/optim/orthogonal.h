@@ -84,9 +84,12 @@ mezzo_status mz_stacks_lay_out(mezzo_optimizer *optimizer);
 // grows to what the calls need.
 mezzo_status mz_stacks_prepare(mezzo_optimizer *optimizer, size_t *scratch);
 void mz_stacks_free(mezzo_optimizer *optimizer);
-size_t mz_stacks_bytes(const mezzo_optimizer *optimizer);                    // bytes on the device
-mz_tensor mz_stacks_rows(const mezzo_optimizer *optimizer);                  // the moving averages of all rows; may be
-                                                                             // empty
-mezzo_status mz_stacks_issue(mezzo_optimizer *optimizer, mz_sequence *into); // follows step_control
+size_t mz_stacks_bytes(const mezzo_optimizer *optimizer);   // bytes on the device
+mz_tensor mz_stacks_rows(const mezzo_optimizer *optimizer); // the moving averages of all rows; may be
+                                                            // empty
+// Follow step_control: with ranks, the first begins the exchange of directions, so that other calls may run during it;
+// the second issues the rest. *begun: stacks whose momentum pass has been issued.
+mezzo_status mz_stacks_begin(mezzo_optimizer *optimizer, mz_sequence *into, size_t *begun);
+mezzo_status mz_stacks_issue(mezzo_optimizer *optimizer, mz_sequence *into, size_t begun);
 
 #endif

@@ -18,6 +18,8 @@ static mezzo_status issue_with(mz_ranks *r, mz_sequence *into, const mz_prepared
                                const mz_traffic *traffic) {
     if (r->defers)
         return mz_sequence_defer(into, MZ_STREAM_COLLECTIVE, prepared, call, traffic);
+    if (r->beside)
+        return mz_sequence_add_on(into, MZ_STREAM_COLLECTIVE, prepared, call, traffic);
     return mz_issue(r->device, into, prepared, call, NULL, traffic);
 }
 
@@ -606,13 +608,13 @@ static mezzo_status refresh_region(mz_ranks *r, mz_sequence *into, int low_copy,
     return end > first ? issue_refresh(r, into, low_copy, first, end, segment) : MEZZO_OK;
 }
 
-// Gathers FP32 masters and rounds their low copies; gathers the other weights directly. With masters of several
-// formats, a program reads an FP32 master with a low copy first (a tied embedding), and the next readers of weights do
-// not wait for its low copy.
-static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
+// Gathers regions [first, end): FP32 masters, whose low copies it rounds, and the other weights directly. With masters
+// of several formats, a program reads an FP32 master with a low copy first (a tied embedding), and the next readers of
+// weights do not wait for its low copy.
+static mezzo_status spread(mz_ranks *r, mz_sequence *into, int first, int end) {
     const mezzo_params *p = r->params;
     const bool last = p->master_format != MEZZO_MASTER_FP32;
-    for (int k = 0; k < p->n_regions; k++) {
+    for (int k = first; k < end; k++) {
         const mz_region *g = &p->regions[k];
         if (g->from >= p->fp32_elements) {
             MEZZO_TRY(
@@ -623,16 +625,43 @@ static mezzo_status spread(mz_ranks *r, mz_sequence *into) {
         for (int i = 0; i < p->n_low_copies && !last; i++)
             MEZZO_TRY(refresh_region(r, into, i, g->from, g->from + r->size * g->shard));
     }
-    for (int i = 0; i < p->n_low_copies && last; i++)
+    int fp32_regions = 0;
+    while (fp32_regions < p->n_regions && p->regions[fp32_regions].from < p->fp32_elements)
+        fp32_regions++;
+    for (int i = 0; i < p->n_low_copies && last && first < fp32_regions && end >= fp32_regions; i++)
         MEZZO_TRY(refresh_region(r, into, i, 0, p->fp32_elements));
     return MEZZO_OK;
+}
+
+// Returns whether an optimizer updates some parameter of the region after begin_update.
+static bool waits_for(const mezzo_params *p, int region, const mezzo_optimizer *optimizer) {
+    bool waits = false;
+    for (int i = 0; i < optimizer->n && !waits; i++)
+        waits = mz_region_has(p, &p->regions[region], &p->list[optimizer->index[i]]) &&
+                !mz_optimizer_updates_early(optimizer, i);
+    return waits;
+}
+
+mezzo_status mz_ranks_issue_early_gather(mz_ranks *r, const mezzo_optimizer *const *optimizers, int n,
+                                         mz_sequence *into) {
+    const mezzo_params *p = r->params;
+    r->gathered = 0;
+    if (mz_ranks_shard(r) < 0 || p->sharded)
+        return MEZZO_OK;
+    for (bool waits = false; !waits && r->gathered < p->n_regions; r->gathered += !waits)
+        for (int i = 0; i < n; i++)
+            waits = waits || waits_for(p, r->gathered, optimizers[i]);
+    r->beside = true;
+    mezzo_status status = spread(r, into, 0, r->gathered);
+    r->beside = false;
+    return status;
 }
 
 mezzo_status mz_ranks_issue_gather_params(mz_ranks *r, mz_sequence *into) {
     if (mz_ranks_shard(r) < 0 || r->params->sharded) // programs gather the parameters that they read
         return MEZZO_OK;
     r->defers = into != NULL && mz_can_defer(r->device);
-    mezzo_status status = spread(r, into);
+    mezzo_status status = spread(r, into, r->gathered, r->params->n_regions);
     r->defers = false;
     return status;
 }

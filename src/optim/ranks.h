@@ -72,9 +72,12 @@ static inline bool mz_ranks_add_late(const mz_ranks_options *o) {
 // Is called after micro batch i (from 0): keeps its loss and, with canonical sums, adds its gradient to its sum.
 mezzo_status mz_ranks_micro(mz_ranks *ranks, int64_t i, const void *loss);
 mezzo_status mz_ranks_ask(mz_ranks *ranks, int asked); // called before a step's calls: MZ_ASKED_… of this rank
-// Add the calls of a step to `into`: before grad_stats, after it, and after the update.
+// Add the calls of a step to `into`: before grad_stats, after it, during the update, and after it. The third gathers
+// what the optimizers' begin_update has updated, and the last one the other parameters.
 mezzo_status mz_ranks_issue_sum(mz_ranks *ranks, mz_sequence *into);
 mezzo_status mz_ranks_issue_norm(mz_ranks *ranks, mezzo_optimizer *optimizer, mz_sequence *into);
+mezzo_status mz_ranks_issue_early_gather(mz_ranks *ranks, const mezzo_optimizer *const *optimizers, int n,
+                                         mz_sequence *into);
 mezzo_status mz_ranks_issue_gather_params(mz_ranks *ranks, mz_sequence *into);
 // All-gathers the ranks' shards of `shard` elements each, contiguous from `base` on; into NULL: runs at once.
 mezzo_status mz_ranks_issue_gather(mz_ranks *ranks, mz_sequence *into, void *base, int64_t shard, mezzo_dtype dtype);

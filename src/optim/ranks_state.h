@@ -40,7 +40,9 @@ struct mz_ranks {
     // The program to which the calls belong instead of the end of a sequence.
     mezzo_program *program; // each call runs after the program's call `after`
     size_t after;
-    bool defers; // calls are deferred to the next program
+    bool defers;  // calls are deferred to the next program
+    bool beside;  // calls run beside others of the sequence
+    int gathered; // regions, from the first, that the early gather of this step's list has
 };
 
 int64_t mz_ranks_longest_shard(const mezzo_params *params);

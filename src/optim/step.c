@@ -195,7 +195,11 @@ static mezzo_status make_list(mezzo_step *s, mz_sequence *list, bool in_place) {
     for (int i = 0; i < s->n_optimizers && s->clip > 0; i++)
         MEZZO_TRY(mz_optimizer_issue_clip(s->optimizers[i], list, s->clip));
     for (int i = 0; i < s->n_optimizers; i++)
-        MEZZO_TRY(mz_optimizer_issue_update(s->optimizers[i], list));
+        MEZZO_TRY(mz_optimizer_begin_update(s->optimizers[i], list));
+    if (s->ranks != NULL)
+        MEZZO_TRY(mz_ranks_issue_early_gather(s->ranks, all, s->n_optimizers, list));
+    for (int i = 0; i < s->n_optimizers; i++)
+        MEZZO_TRY(mz_optimizer_end_update(s->optimizers[i], list));
     if (s->ranks != NULL)
         MEZZO_TRY(mz_ranks_issue_gather_params(s->ranks, list));
     if (s->scaler != NULL)
