@@ -9,7 +9,7 @@
 namespace {
 
 // BM queries are in shared memory at a time, NS of their scores in registers.
-template <typename T, bool DROP, int SEES, int D, int MT, int BM, int NS>
+template <typename T, int DROP, int SEES, int D, int MT, int BM, int NS>
 __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constant__ mz_cu_attention a) {
     using operands = halves<T>;
     using layout = attention_shared<2, operands, D, MT, BM>;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     const int group = a.heads / a.kv_heads, b = kv_head / a.kv_heads, first_head = kv_head % a.kv_heads * group;
     const attention_head s = head_of(a, b, first_head);
     const long long y_row = static_cast<long long>(a.heads) * a.width;
-    const bool drop = DROP && (SEES == SEES_BEFORE || a.p > 0);
+    const bool drop = drops<DROP>(a);
     dropout_rule rule = {};
     if (drop)
         rule = dropout_of(a);
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, 2) attention_dkv(const __grid_constan
     store_rows<T, D, MT>(static_cast<T *>(a.dv) + at, a.kv_row, count, a.width, tile_v + key0 * PITCH, dv, factor);
 }
 
-template <typename T, bool DROP, int SEES, int D, int MT, int BM, int NS>
+template <typename T, int DROP, int SEES, int D, int MT, int BM, int NS>
 struct dkv_pass : attention_shared<2, halves<T>, D, MT, BM> {
     static const void *kernel() { return reinterpret_cast<const void *>(attention_dkv<T, DROP, SEES, D, MT, BM, NS>); }
     static unsigned grid(const mz_cu_attention &a) {
@@ -194,36 +194,26 @@ struct dkv_pass : attention_shared<2, halves<T>, D, MT, BM> {
     }
 };
 
-template <typename T, bool DROP, int SEES>
-cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    if (a.width <= 32)
-        return attention_run<dkv_pass<T, DROP, SEES, 32, 1, 64, 64>>(prepare, stream, a);
-    if (a.width <= 64 && a.cc >= 80 && attention_many_blocks(a, a.kv_heads))
-        return attention_run<dkv_pass<T, DROP, SEES, 64, 2, 64, 32>>(prepare, stream, a);
-    if (a.width <= 64)
-        return attention_run<dkv_pass<T, DROP, SEES, 64, 1, 64, 64>>(prepare, stream, a);
-    if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
-        return attention_run<dkv_pass<T, DROP, SEES, 80, 1, 32, 32>>(prepare, stream, a);
-    if (a.width <= 80)
-        return attention_run<dkv_pass<T, DROP, SEES, 80, 1, 64, 32>>(prepare, stream, a);
-    if (a.cc < 80)
-        return attention_run<dkv_pass<T, DROP, SEES, 128, 1, 16, 16>>(prepare, stream, a);
-    return attention_run<dkv_pass<T, DROP, SEES, 128, 1, 32, 32>>(prepare, stream, a);
-}
-
-template <typename T> cudaError_t for_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    if (!a.causal)
-        return for_width<T, true, SEES_ALL>(stream, a, prepare);
-    if (a.limited)
-        return for_width<T, true, SEES_LIMITED>(stream, a, prepare);
-    return a.p > 0 ? for_width<T, true, SEES_BEFORE>(stream, a, prepare)
-                   : for_width<T, false, SEES_BEFORE>(stream, a, prepare);
-}
+template <typename T, int DROP, int SEES> struct for_width {
+    static cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+        if (a.width <= 32)
+            return attention_run<dkv_pass<T, DROP, SEES, 32, 1, 64, 64>>(prepare, stream, a);
+        if (a.width <= 64 && a.cc >= 80 && attention_many_blocks(a, a.kv_heads))
+            return attention_run<dkv_pass<T, DROP, SEES, 64, 2, 64, 32>>(prepare, stream, a);
+        if (a.width <= 64)
+            return attention_run<dkv_pass<T, DROP, SEES, 64, 1, 64, 64>>(prepare, stream, a);
+        if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
+            return attention_run<dkv_pass<T, DROP, SEES, 80, 1, 32, 32>>(prepare, stream, a);
+        if (a.width <= 80)
+            return attention_run<dkv_pass<T, DROP, SEES, 80, 1, 64, 32>>(prepare, stream, a);
+        if (a.cc < 80)
+            return attention_run<dkv_pass<T, DROP, SEES, 128, 1, 16, 16>>(prepare, stream, a);
+        return attention_run<dkv_pass<T, DROP, SEES, 128, 1, 32, 32>>(prepare, stream, a);
+    }
+};
 
 } // namespace
 
 cudaError_t mz_cu_attention_mma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-    if (a->dtype == MEZZO_BF16)
-        return for_rules<__nv_bfloat16>(stream, *a, prepare);
-    return a->dtype == MEZZO_F16 ? for_rules<__half>(stream, *a, prepare) : cudaErrorInvalidValue;
+    return attention_of_halves<for_width>(stream, *a, prepare);
 }

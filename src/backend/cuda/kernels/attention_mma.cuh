@@ -395,4 +395,21 @@ template <typename T> struct halves {
     }
 };
 
+// Runs the pass RUN<T, DROP, SEES> of a call's 16-bit storage and rules.
+template <template <typename T, int DROP, int SEES> class RUN, typename T>
+cudaError_t attention_of_rules(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (!a.causal)
+        return RUN<T, DROP_ASKED, SEES_ALL>::run(stream, a, prepare);
+    if (a.limited)
+        return RUN<T, DROP_ASKED, SEES_LIMITED>::run(stream, a, prepare);
+    return a.p > 0 ? RUN<T, DROP_ALWAYS, SEES_BEFORE>::run(stream, a, prepare)
+                   : RUN<T, DROP_NEVER, SEES_BEFORE>::run(stream, a, prepare);
+}
+template <template <typename T, int DROP, int SEES> class RUN>
+cudaError_t attention_of_halves(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+    if (a.dtype == MEZZO_BF16)
+        return attention_of_rules<RUN, __nv_bfloat16>(stream, a, prepare);
+    return a.dtype == MEZZO_F16 ? attention_of_rules<RUN, __half>(stream, a, prepare) : cudaErrorInvalidValue;
+}
+
 #endif

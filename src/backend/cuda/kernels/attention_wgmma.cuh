@@ -301,4 +301,44 @@ inline cudaError_t launch_attention(cudaStream_t stream, void (*kernel)(mz_cu_at
                             static_cast<size_t>(bytes), a, maps);
 }
 
+// A pass: LAYOUT says what is in shared memory; its produce and consume are found beside it.
+template <class LAYOUT>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_pass(const __grid_constant__ mz_cu_attention a, const __grid_constant__ attention_maps maps) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ unsigned char pass_shared[];
+    attention_place at = place_begin<LAYOUT>(pass_shared);
+    wait_for_before();
+    if (threadIdx.x < WARPGROUP) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0)
+            produce(LAYOUT(), a, maps, at);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        consume(LAYOUT(), a, at);
+    }
+#endif
+}
+// Its boxes have `queries` and `keys` positions.
+template <class LAYOUT>
+cudaError_t run_pass(cudaStream_t stream, const mz_cu_attention &a, bool prepare, int heads, int queries, int keys) {
+    if (prepare)
+        return cudaFuncSetAttribute(attention_pass<LAYOUT>, cudaFuncAttributeMaxDynamicSharedMemorySize, LAYOUT::TOTAL);
+    attention_maps maps;
+    if (!describe_all(&maps, a, queries, keys))
+        return cudaErrorNotSupported;
+    return launch_attention(stream, attention_pass<LAYOUT>, LAYOUT::TOTAL, a, heads, maps);
+}
+template <template <typename T, int D> class PASS>
+cudaError_t run_pass_of(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+#ifndef MZ_CU_90A
+    return cudaErrorNoKernelImageForDevice;
+#endif
+    if (a.dtype == MEZZO_BF16)
+        return (a.width > 64 ? PASS<__nv_bfloat16, 128>::run : PASS<__nv_bfloat16, 64>::run)(stream, a, prepare);
+    if (a.dtype == MEZZO_F16)
+        return (a.width > 64 ? PASS<__half, 128>::run : PASS<__half, 64>::run)(stream, a, prepare);
+    return cudaErrorInvalidValue;
+}
+
 #endif

@@ -5,7 +5,7 @@
 namespace {
 enum { BN = ROWS }; // queries of a tile
 
-template <int D> struct dkv_layout {                        // bytes
+template <typename T, int D> struct dkv_layout {            // bytes
     static constexpr int STAGES = 4, OWNS = D > 64 ? 1 : 2; // of the ring; places for what a block owns
     static constexpr int OWN = tile_bytes(BM, D), TILE = tile_bytes(BN, D);
     static constexpr int FETCHED = 2 * TILE + BN * 8; // with two numbers for each query
@@ -29,10 +29,10 @@ __device__ __forceinline__ attention_walk walk_keys(const mz_cu_attention &a) {
     return walk_begin((a.length + BM - 1) / BM, a.batch * a.kv_heads * a.parts);
 }
 
-template <int D>
-__device__ __forceinline__ void produce(const mz_cu_attention &a, const attention_maps &maps,
+template <typename T, int D>
+__device__ __forceinline__ void produce(dkv_layout<T, D>, const mz_cu_attention &a, const attention_maps &maps,
                                         const attention_place &at) {
-    using layout = dkv_layout<D>;
+    using layout = dkv_layout<T, D>;
     const int rows = padded(a.length);
     uint32_t own_parity = 1, parity = 1;
     uint32_t turn = 0; // which of the places for what a block owns
@@ -86,8 +86,8 @@ __device__ __forceinline__ void store_sums(float *to, const mz_cu_attention &a, 
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void consume(const mz_cu_attention &a, const attention_place &at) {
-    using layout = dkv_layout<D>;
+__device__ __forceinline__ void consume(dkv_layout<T, D>, const mz_cu_attention &a, const attention_place &at) {
+    using layout = dkv_layout<T, D>;
     const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, lane = thread & 31, g = lane >> 2, t = lane & 3;
     const int group = group_of(thread), first = thread / 32 * 16; // the warp's first key of the block's
     constexpr int AHEAD = D <= 64;              // the next tile's scores are asked for before this one's dS is made
@@ -235,25 +235,6 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
 }
 #endif
 
-template <typename T, int D>
-__global__ void __launch_bounds__(THREADS, 1)
-    dkv_kernel(const __grid_constant__ mz_cu_attention a, const __grid_constant__ attention_maps maps) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using layout = dkv_layout<D>;
-    extern __shared__ unsigned char dkv_shared[];
-    attention_place at = place_begin<layout>(dkv_shared);
-    wait_for_before();
-    if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0)
-            produce<D>(a, maps, at);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<T, D>(a, at);
-    }
-#endif
-}
-
 // Adds the parts of four neighbours of dk (y = 0) or dv, in their order.
 template <typename T> __global__ void __launch_bounds__(256) add_parts_kernel(const mz_cu_attention a) {
     wait_for_before();
@@ -271,31 +252,18 @@ template <typename T> __global__ void __launch_bounds__(256) add_parts_kernel(co
     *reinterpret_cast<uint2 *>(to) = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
 }
 
-template <typename T, int D> cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    auto kernel = dkv_kernel<T, D>;
-    constexpr int BYTES = dkv_layout<D>::TOTAL;
-    if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-    attention_maps maps;
-    if (!describe_all(&maps, a, BN, BM))
-        return cudaErrorNotSupported;
-    const cudaError_t error = launch_attention(stream, kernel, BYTES, a, a.kv_heads * a.parts, maps);
-    if (error != cudaSuccess || a.parts == 1)
-        return error;
-    const long long quads = static_cast<long long>(a.batch) * a.length * a.kv_heads * a.width / 4;
-    return launch_dependent(stream, add_parts_kernel<T>, dim3(static_cast<unsigned>((quads + 255) / 256), 2), dim3(256),
-                            0, a);
-}
+template <typename T, int D> struct dkv_pass {
+    static cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+        const cudaError_t error = run_pass<dkv_layout<T, D>>(stream, a, prepare, a.kv_heads * a.parts, BN, BM);
+        if (error != cudaSuccess || prepare || a.parts == 1)
+            return error;
+        const long long quads = static_cast<long long>(a.batch) * a.length * a.kv_heads * a.width / 4;
+        return launch_dependent(stream, add_parts_kernel<T>, dim3(static_cast<unsigned>((quads + 255) / 256), 2),
+                                dim3(256), 0, a);
+    }
+};
 } // namespace
 
 extern "C" cudaError_t mz_cu_attention_wgmma_dkv(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
-    if (a->dtype == MEZZO_BF16)
-        return a->width > 64 ? run<__nv_bfloat16, 128>(stream, *a, prepare)
-                             : run<__nv_bfloat16, 64>(stream, *a, prepare);
-    if (a->dtype == MEZZO_F16)
-        return a->width > 64 ? run<__half, 128>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
-    return cudaErrorInvalidValue;
+    return run_pass_of<dkv_pass>(stream, *a, prepare);
 }

@@ -5,7 +5,7 @@
 namespace {
 enum { BN = ROWS }; // keys of a tile
 
-template <int D> struct dq_layout {                         // bytes
+template <typename T, int D> struct dq_layout {             // bytes
     static constexpr int STAGES = D > 64 ? 3 : 4, OWNS = 2; // of the ring; places for what a block owns
     static constexpr bool OWNS_Y = D <= 64;                 // beside q and dy; else y comes through the ring
     static constexpr int OWN = tile_bytes(BM, D), TILE = tile_bytes(BN, D), STAGE = 2 * TILE;
@@ -17,10 +17,10 @@ template <int D> struct dq_layout {                         // bytes
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-template <int D>
-__device__ __forceinline__ void produce(const mz_cu_attention &a, const attention_maps &maps,
+template <typename T, int D>
+__device__ __forceinline__ void produce(dq_layout<T, D>, const mz_cu_attention &a, const attention_maps &maps,
                                         const attention_place &at) {
-    using layout = dq_layout<D>;
+    using layout = dq_layout<T, D>;
     uint32_t own_parity = 1, parity = 1;
     uint32_t turn = 0; // which of the places for what a block owns
     int stage = 0;
@@ -74,8 +74,8 @@ __device__ __forceinline__ void row_products(float (&delta)[2], const uint32_t (
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void consume(const mz_cu_attention &a, const attention_place &at) {
-    using layout = dq_layout<D>;
+__device__ __forceinline__ void consume(dq_layout<T, D>, const mz_cu_attention &a, const attention_place &at) {
+    using layout = dq_layout<T, D>;
     const int thread = static_cast<int>(threadIdx.x) - WARPGROUP, lane = thread & 31, g = lane >> 2, t = lane & 3;
     const int group = group_of(thread), first = thread / 32 * 16; // the warp's first row of the block's
     const float scale2 = a.scale * 1.44269504f;                   // log2 e
@@ -185,45 +185,13 @@ __device__ __forceinline__ void consume(const mz_cu_attention &a, const attentio
 }
 #endif
 
-template <typename T, int D>
-__global__ void __launch_bounds__(THREADS, 1)
-    dq_kernel(const __grid_constant__ mz_cu_attention a, const __grid_constant__ attention_maps maps) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using layout = dq_layout<D>;
-    extern __shared__ unsigned char dq_shared[];
-    attention_place at = place_begin<layout>(dq_shared);
-    wait_for_before();
-    if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == 0)
-            produce<D>(a, maps, at);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        consume<T, D>(a, at);
+template <typename T, int D> struct dq_pass {
+    static cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
+        return run_pass<dq_layout<T, D>>(stream, a, prepare, a.heads, BM, BN);
     }
-#endif
-}
-
-template <typename T, int D> cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
-    auto kernel = dq_kernel<T, D>;
-    constexpr int BYTES = dq_layout<D>::TOTAL;
-    if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-    attention_maps maps;
-    if (!describe_all(&maps, a, BM, BN))
-        return cudaErrorNotSupported;
-    return launch_attention(stream, kernel, BYTES, a, a.heads, maps);
-}
+};
 } // namespace
 
 extern "C" cudaError_t mz_cu_attention_wgmma_dq(cudaStream_t stream, const mz_cu_attention *a, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
-    if (a->dtype == MEZZO_BF16)
-        return a->width > 64 ? run<__nv_bfloat16, 128>(stream, *a, prepare)
-                             : run<__nv_bfloat16, 64>(stream, *a, prepare);
-    if (a->dtype == MEZZO_F16)
-        return a->width > 64 ? run<__half, 128>(stream, *a, prepare) : run<__half, 64>(stream, *a, prepare);
-    return cudaErrorInvalidValue;
+    return run_pass_of<dq_pass>(stream, *a, prepare);
 }
