@@ -73,6 +73,10 @@ static mezzo_status time_call(mezzo_device *device, mz_call *call, double *secon
     mz_prepared prepared;
     mz_rng_state *rng = NULL;
     mezzo_status status;
+    for (int i = call->n_in; i < MZ_MAX_IN; i++)
+        call->in[i].shape.rank = -1;
+    for (int i = call->n_out; i < MZ_MAX_OUT; i++)
+        call->out[i].shape.rank = -1;
     MEZZO_TRY(mz_prepare(device, call, &prepared));
     call->state = prepared.state;
     MEZZO_TRY_GOTO(status, give_memory(device, call, prepared.workspace, &rng));
@@ -102,10 +106,6 @@ static mezzo_status time_product(mezzo_device *device, mezzo_precision precision
                     .numerics = {p->compute, MEZZO_F32, MEZZO_F32}};
     double seconds;
     call.attrs.via = p->output;
-    for (int i = 2; i < MZ_MAX_IN; i++)
-        call.in[i].shape.rank = -1;
-    for (int i = 1; i < MZ_MAX_OUT; i++)
-        call.out[i].shape.rank = -1;
     mezzo_status status = time_call(device, &call, &seconds);
     if (status == MEZZO_OK)
         *flops = 2.0 * SIZE * SIZE * SIZE / seconds;
@@ -120,10 +120,6 @@ static mezzo_status time_copy(mezzo_device *device, double *rate) {
                     .out = {matrix(MEZZO_F32, 2 * SIZE, 2 * SIZE)},
                     .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32}};
     double seconds;
-    for (int i = 1; i < MZ_MAX_IN; i++)
-        call.in[i].shape.rank = -1;
-    for (int i = 1; i < MZ_MAX_OUT; i++)
-        call.out[i].shape.rank = -1;
     mezzo_status status = time_call(device, &call, &seconds);
     if (status == MEZZO_OK)
         *rate = 2.0 * (double)mz_tensor_bytes_stored(&call.out[0]) / seconds;

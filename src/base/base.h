@@ -50,6 +50,8 @@ mezzo_status mz_context(mezzo_status status, const char *fmt, ...) __attribute__
 mezzo_status mz_fail_null(const char *file, int line, const char *func, const char *names, size_t which);
 
 // --- formats -------------------------------------------------------------------------------------------------------
+double mz_load_float(const void *src, mezzo_dtype dtype); // from any address
+int64_t mz_load_integer(const void *src, mezzo_dtype dtype);
 double mz_dtype_largest(mezzo_dtype dtype); // the largest finite number; 0: integers
 double mz_unit_roundoff(mezzo_dtype dtype); // the largest relative error of rounding to nearest; 0: integers
 

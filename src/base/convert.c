@@ -264,7 +264,7 @@ uint16_t mezzo_f32_to_bf16_stochastic(float x, uint32_t random) {
 
 // --- arrays --------------------------------------------------------------------------------------------------------
 // Elements are read and written with memcpy, because a mapped file's tensors may be unaligned.
-static double load_float(const char *src, mezzo_dtype dtype) {
+double mz_load_float(const void *src, mezzo_dtype dtype) {
     double f64;
     float f32;
     uint16_t u16;
@@ -283,9 +283,9 @@ static double load_float(const char *src, mezzo_dtype dtype) {
         memcpy(&u16, src, sizeof u16);
         return (double)mezzo_f16_to_f32(u16);
     case MEZZO_F8E4M3:
-        return (double)mezzo_e4m3_to_f32((uint8_t)*src);
+        return (double)mezzo_e4m3_to_f32(*(const uint8_t *)src);
     default:
-        return (double)mezzo_e5m2_to_f32((uint8_t)*src);
+        return (double)mezzo_e5m2_to_f32(*(const uint8_t *)src);
     }
 }
 
@@ -314,7 +314,7 @@ static void store_float(char *dst, mezzo_dtype dtype, double x) {
     }
 }
 
-static int64_t load_integer(const char *src, mezzo_dtype dtype) {
+int64_t mz_load_integer(const void *src, mezzo_dtype dtype) {
     int64_t i64;
     int32_t i32;
     uint16_t u16;
@@ -329,7 +329,7 @@ static int64_t load_integer(const char *src, mezzo_dtype dtype) {
         memcpy(&u16, src, sizeof u16);
         return u16;
     default:
-        return (uint8_t)*src;
+        return *(const uint8_t *)src;
     }
 }
 
@@ -381,7 +381,7 @@ static mezzo_status check_pair(mezzo_dtype src, mezzo_dtype dst) {
 
 static mezzo_status convert_element(const char *src, mezzo_dtype from, char *dst, mezzo_dtype to) {
     if (!is_float(from)) {
-        int64_t v = load_integer(src, from);
+        int64_t v = mz_load_integer(src, from);
         if (is_float(to))
             store_float(dst, to, to == MEZZO_F64 ? (double)v : integer_to_sticky(v));
         else if (!store_integer(dst, to, v))
@@ -389,7 +389,7 @@ static mezzo_status convert_element(const char *src, mezzo_dtype from, char *dst
                            mezzo_dtype_name(to));
         return MEZZO_OK;
     }
-    double x = load_float(src, from);
+    double x = mz_load_float(src, from);
     if (is_float(to)) {
         store_float(dst, to, x);
         return MEZZO_OK;

@@ -11,9 +11,14 @@ enum { MAGIC_BYTES = 6, HEADER_MOST = 1 << 16 };
 
 static const struct {
     const char *descr;
-    size_t bytes;
-} types[] = {[MZ_NPY_F2] = {"<f2", 2}, [MZ_NPY_F4] = {"<f4", 4}, [MZ_NPY_F8] = {"<f8", 8}, [MZ_NPY_U1] = {"|u1", 1},
-             [MZ_NPY_B1] = {"|b1", 1}, [MZ_NPY_U2] = {"<u2", 2}, [MZ_NPY_I4] = {"<i4", 4}, [MZ_NPY_I8] = {"<i8", 8}};
+    mezzo_dtype dtype;
+} types[] = {[MZ_NPY_F2] = {"<f2", MEZZO_F16}, [MZ_NPY_F4] = {"<f4", MEZZO_F32}, [MZ_NPY_F8] = {"<f8", MEZZO_F64},
+             [MZ_NPY_U1] = {"|u1", MEZZO_U8},  [MZ_NPY_B1] = {"|b1", MEZZO_U8},  [MZ_NPY_U2] = {"<u2", MEZZO_U16},
+             [MZ_NPY_I4] = {"<i4", MEZZO_I32}, [MZ_NPY_I8] = {"<i8", MEZZO_I64}};
+
+static size_t width_of(mz_npy_type type) {
+    return mezzo_dtype_size(types[type].dtype);
+}
 
 const char *mz_npy_type_name(mz_npy_type type) {
     return types[type].descr + 1;
@@ -160,7 +165,7 @@ static mezzo_status find_header(const char *path, const unsigned char *d, size_t
 }
 
 static mezzo_status check_size(const char *path, const unsigned char *data, size_t there, mz_npy *out) {
-    size_t width = types[out->type].bytes;
+    size_t width = width_of(out->type);
     out->count = 1;
     for (int d = 0; d < out->rank; d++)
         if (__builtin_mul_overflow(out->count, out->dim[d], &out->count))
@@ -195,39 +200,11 @@ mezzo_status mz_npy_end(mz_npy *npy, mezzo_status status) {
 }
 
 int64_t mz_npy_integer(const mz_npy *npy, int64_t i) {
-    const unsigned char *at = npy->data + (size_t)i * types[npy->type].bytes;
-    uint16_t u2;
-    int32_t i4;
-    int64_t i8;
-    if (types[npy->type].bytes == 1)
-        return *at;
-    if (npy->type == MZ_NPY_U2) {
-        memcpy(&u2, at, sizeof u2);
-        return u2;
-    }
-    if (npy->type == MZ_NPY_I4) {
-        memcpy(&i4, at, sizeof i4);
-        return i4;
-    }
-    memcpy(&i8, at, sizeof i8);
-    return i8;
+    return mz_load_integer(npy->data + (size_t)i * width_of(npy->type), types[npy->type].dtype);
 }
 
 double mz_npy_number(const mz_npy *npy, int64_t i) {
-    const unsigned char *at = npy->data + (size_t)i * types[npy->type].bytes;
-    uint16_t f2;
-    float f4;
-    double f8;
     if (mz_npy_is_integer(npy->type))
         return (double)mz_npy_integer(npy, i);
-    if (npy->type == MZ_NPY_F2) {
-        memcpy(&f2, at, sizeof f2);
-        return (double)mezzo_f16_to_f32(f2);
-    }
-    if (npy->type == MZ_NPY_F4) {
-        memcpy(&f4, at, sizeof f4);
-        return (double)f4;
-    }
-    memcpy(&f8, at, sizeof f8);
-    return f8;
+    return mz_load_float(npy->data + (size_t)i * width_of(npy->type), types[npy->type].dtype);
 }

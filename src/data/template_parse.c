@@ -3,6 +3,7 @@
 
 static node *expression(machine *m);
 static node *unary(machine *m, bool filters);
+static node *chain(machine *m, node *x, bool filters);
 static nodes statements(machine *m, const char *const *ends);
 
 // --- tokens ---------------------------------------------------------------------------------------------------------
@@ -291,22 +292,6 @@ static node *call_of(machine *m, node *of) {
     return x;
 }
 
-static node *postfix(machine *m, node *x) {
-    int depth = 0;
-    for (; m->status == MEZZO_OK; depth++, m->nesting++) {
-        if (kind(m) == T_DOT || kind(m) == T_LBRACKET)
-            x = subscript(m, x);
-        else if (kind(m) == T_LPAREN)
-            x = call_of(m, x);
-        else
-            break;
-        if (m->nesting > MOST_NESTING)
-            deeper(m);
-    }
-    m->nesting -= depth;
-    return x;
-}
-
 static node *filter(machine *m, node *of) {
     node *x = operation(m, FILTER, 0, of, NULL);
     need_name(m, x);
@@ -341,17 +326,20 @@ static node *test(machine *m, node *of) {
         return x;
     if (named(look(m, 0), "is"))
         refuse(m, MEZZO_ERR_FORMAT, "a test of a test");
-    push(m, &x->kids, operation(m, CONSTANT, 0, postfix(m, primary(m)), NULL));
+    push(m, &x->kids, operation(m, CONSTANT, 0, chain(m, primary(m), false), NULL));
     return x;
 }
 
-static node *filters(machine *m, node *x) {
+// What follows an operand: subscripts and calls, or filters, tests and calls.
+static node *chain(machine *m, node *x, bool filters) {
     int depth = 0;
     for (; m->status == MEZZO_OK; depth++, m->nesting++) {
-        if (skip(m, T_PIPE))
+        if (filters && skip(m, T_PIPE))
             x = filter(m, x);
-        else if (named(look(m, 0), "is"))
+        else if (filters && named(look(m, 0), "is"))
             x = test(m, x);
+        else if (!filters && (kind(m) == T_DOT || kind(m) == T_LBRACKET))
+            x = subscript(m, x);
         else if (kind(m) == T_LPAREN)
             x = call_of(m, x);
         else
@@ -373,9 +361,9 @@ static node *unary(machine *m, bool with_filters) {
     } else {
         x = primary(m);
     }
-    x = postfix(m, x);
+    x = chain(m, x, false);
     if (with_filters)
-        x = filters(m, x);
+        x = chain(m, x, true);
     m->nesting--;
     return x;
 }

@@ -45,39 +45,8 @@ static void words(mz_word *to, const uint16_t *first, const uint16_t *second, in
         to[i] = first[i] | (uint32_t)second[i] << 16;
 }
 
-static void rows(int64_t runs, int64_t run_words, const mz_word *const *row, const int64_t *offset, const void *panel,
-                 float *c, int64_t ldc) {
-    const mz_word *b = panel;
-    EACH_ROW(DECLARE)
-    for (int64_t run = 0; run < runs; run++) {
-#define POINT(i) const mz_word *p##i = row[i] + offset[run];
-        EACH_ROW(POINT)
-        for (int64_t k = 0; k < run_words; k++, b += NR) {
-            LOAD(b)
-#define STEP_ROW(i) STEP(i, p##i[k])
-            EACH_ROW(STEP_ROW)
-        }
-    }
-    EACH_ROW(STORE)
-}
-
-static void columns(int64_t lines, int64_t k, const mz_word *a_words, int64_t a_step, int64_t a_line,
-                    const mz_word *b_words, int64_t b_step, int64_t b_line, float *c, bool add) {
-    const int64_t ldc = NR;
-    EACH_ROW(DECLARE)
-    for (int64_t line = 0; line < lines; line++) {
-        const mz_word *a = a_words + line * a_line, *b = b_words + line * b_line;
-        for (int64_t step = 0; step < k; step++, a += a_step, b += b_step) {
-            LOAD(b)
-#define STEP_COLUMN(i) STEP(i, a[i])
-            EACH_ROW(STEP_COLUMN)
-        }
-    }
-    if (add) {
-        EACH_ROW(ADD)
-    }
-    EACH_ROW(STORE)
-}
+#define WORD mz_word
+#include "backend/cpu/kernels/conv_tile.h"
 
 const mz_conv_kernels mz_conv_avx512bf16 = {
     .mr = MR, .nr = NR, .pair = 2, .unit = 2, .copy = copy, .words = words, .rows = rows, .columns = columns};

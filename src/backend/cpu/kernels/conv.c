@@ -61,40 +61,9 @@ static void copy(void *to, const void *from, mezzo_dtype dtype, mezzo_dtype comp
     }
 }
 
-static void rows(int64_t runs, int64_t run_words, const mz_word *const *row, const int64_t *offset, const void *panel,
-                 float *c, int64_t ldc) {
-    const float *b = panel;
-    EACH_ROW(DECLARE)
-    for (int64_t run = 0; run < runs; run++) {
-#define POINT(i) const float *p##i = (const float *)(const void *)row[i] + offset[run];
-        EACH_ROW(POINT)
-        for (int64_t k = 0; k < run_words; k++, b += F32_NR) {
-            LOAD(b)
-#define STEP_ROW(i) STEP(i, p##i[k])
-            EACH_ROW(STEP_ROW)
-        }
-    }
-    EACH_ROW(STORE)
-}
-
-static void columns(int64_t lines, int64_t k, const mz_word *a_words, int64_t a_step, int64_t a_line,
-                    const mz_word *b_words, int64_t b_step, int64_t b_line, float *c, bool add) {
-    const int64_t ldc = F32_NR;
-    EACH_ROW(DECLARE)
-    for (int64_t line = 0; line < lines; line++) {
-        const float *a = (const float *)(const void *)(a_words + line * a_line);
-        const float *b = (const float *)(const void *)(b_words + line * b_line);
-        for (int64_t step = 0; step < k; step++, a += a_step, b += b_step) {
-            LOAD(b)
-#define STEP_COLUMN(i) STEP(i, a[i])
-            EACH_ROW(STEP_COLUMN)
-        }
-    }
-    if (add) {
-        EACH_ROW(ADD)
-    }
-    EACH_ROW(STORE)
-}
+#define NR   F32_NR
+#define WORD float
+#include "backend/cpu/kernels/conv_tile.h"
 
 const mz_conv_kernels FOR_LEVEL(mz_conv_f32) = {
-    .mr = MR, .nr = F32_NR, .pair = 1, .unit = 1, .copy = copy, .rows = rows, .columns = columns};
+    .mr = MR, .nr = NR, .pair = 1, .unit = 1, .copy = copy, .rows = rows, .columns = columns};
