@@ -236,6 +236,36 @@ static uint64_t posts_of(const mz_call *call) {
     return mz_posts_of(call->op, &call->attrs, in, out);
 }
 
+// Refuses tensors that are not what ops.def says of their slots, so that no kernel needs to.
+static const char *check_slots(mz_op op, bool outputs, const mz_tensor *tensors, int n) {
+    const mz_op_info *info = &mz_op_table[op];
+    int listed = outputs ? info->n_out : info->n_in;
+    for (int i = 0; i < listed || i < n; i++) {
+        mz_slot slot = mz_op_slot(op, outputs, i);
+        if (i >= n || !mz_present(&tensors[i])) {
+            if (i < listed && !(slot.is & MZ_SLOT_OPTIONAL))
+                return "a tensor that the op needs is absent";
+            continue;
+        }
+        mezzo_dtype dtype = tensors[i].dtype;
+        if (slot.is & MZ_SLOT_INTEGER && dtype != MEZZO_I32)
+            return "indices must be i32";
+        if (slot.is & MZ_SLOT_BYTES && dtype != MEZZO_U8)
+            return "segments, state and low copies must be u8";
+        bool integers_allowed = info->moves || op == MZ_OP_arange || op == MZ_OP_constant ||
+                                ((op == MZ_OP_cast || info->cast_class == MZ_CAST_INT) && !outputs) ||
+                                (slot.is & (MZ_SLOT_INTEGER | MZ_SLOT_BYTES));
+        bool records = dtype == MEZZO_U8 && (strcmp(slot.name, "master") == 0 || // segments say how these are stored
+                                             (mz_op_is_kind(op) && outputs));    // 8-bit moments
+        bool scaled = outputs && tensors[i].scaling != MZ_SCALING_NONE;
+        if (scaled && op != MZ_OP_cast && op != MZ_OP_quantize)
+            return "only a cast and a quantize write a tensor with scales";
+        if (dtype >= MEZZO_I64 && !integers_allowed && !records)
+            return "integers where a float format is needed";
+    }
+    return NULL;
+}
+
 // Refuses a format, a scale or a post-op that the kernel does not declare, so that no kernel mistakes it for another.
 static const char *check_formats(const mezzo_device *device, const mz_kernel *kernel, const mz_call *call) {
     const mz_takes takes = takes_of(device, kernel);
@@ -305,6 +335,23 @@ static bool padded(const mz_call *call) {
     return false;
 }
 
+mz_padded mz_padded_of_layouts(mz_op op) {
+    switch (op) {
+    case MZ_OP_copy:
+    case MZ_OP_inspect:
+    case MZ_OP_histogram:
+    case MZ_OP_rounding:
+    case MZ_OP_grad_stats:
+    case MZ_OP_refresh:
+#define KIND(name, ...) case MZ_OP_##name:
+#include "mezzo/optimizers.def"
+#undef KIND
+        return MZ_PADDED_ANY;
+    default:
+        return MZ_PADDED_NONE;
+    }
+}
+
 void mz_call_over_padding(mz_call *call) {
     int64_t rows = call->in[0].shape.rank > 0 ? call->in[0].shape.dim[0] : 0;
     for (int i = 0; i < call->n_in; i++) {
@@ -324,7 +371,11 @@ const char *mz_prepare_kernel(mezzo_device *device, const mz_kernel *kernel, con
     if (padded(call) &&
         (device->backend->takes_padding == NULL || device->backend->takes_padding(call->op) == MZ_PADDED_NONE))
         return "a tensor is stored with padding";
-    const char *reason = check_formats(device, kernel, call);
+    const char *reason = check_slots(call->op, false, call->in, call->n_in);
+    if (reason == NULL)
+        reason = check_slots(call->op, true, call->out, call->n_out);
+    if (reason == NULL)
+        reason = check_formats(device, kernel, call);
     if (reason == NULL)
         reason = kernel->prepare(device, call, out);
     if (reason != NULL)

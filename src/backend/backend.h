@@ -56,8 +56,9 @@ extern const char mz_out_of_memory[];
 struct mz_kernel {
     const char *name; // operation_types__isa_tile: "matmul_bf16_f32__amx_2x1"
     // Returns NULL if it can serve the call; *out, which is zeroed before, then describes it. Otherwise it returns the
-    // reason: a static string, or one that lives as long as the device. Tensors may have no addresses yet. It may run
-    // work on the device to measure, and is never called within a capture.
+    // reason: a static string, or one that lives as long as the device. Tensors may have no addresses yet, and are what
+    // ops.def says of their slots (floats, indices, bytes; absent only if optional). It may run work on the device to
+    // measure, and is never called within a capture.
     const char *(*prepare)(mezzo_device *device, const mz_call *call, mz_prepared *out);
     mezzo_status (*run)(mezzo_device *device, const mz_call *call); // enqueues on a device with a queue
 };
@@ -237,6 +238,10 @@ extern mezzo_status (*mz_device_opened)(mezzo_device *device);
 // Measures the device's peaks: by the backend's own measurement, or on a device with a queue by a product of 8192³ and
 // a cast of 1 GiB, which need 2 GiB during the measurement. All 0 where neither exists.
 mezzo_status mz_device_peaks(mezzo_device *device, mz_peaks *out);
+
+// What takes_padding says of ops whose kernels read and write by mz_layout, on devices that have them: copy,
+// inspections and the update are MZ_PADDED_ANY.
+mz_padded mz_padded_of_layouts(mz_op op);
 
 // Makes a call run over padding as if it were data: its tensors' shapes become those stored.
 void mz_call_over_padding(mz_call *call);

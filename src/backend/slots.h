@@ -14,6 +14,12 @@ static inline const mz_tensor *mz_output(const mz_call *call, int slot) {
     return slot < call->n_out && mz_present(&call->out[slot]) ? &call->out[slot] : NULL;
 }
 
+// Returns NULL, or why kernels that go by a layout cannot read the tensor.
+static inline const char *mz_layout_refusal(const mz_tensor *t) {
+    mz_layout layout;
+    return mz_layout_of(&t->shape, &t->storage, &layout) ? NULL : "more than two axes with padding";
+}
+
 #define mz_in(call, op, slot)  mz_slot_of((call)->in, MZ_IN(op, slot), (call)->n_in)
 #define mz_out(call, op, slot) mz_slot_of((call)->out, MZ_OUT(op, slot), (call)->n_out)
 

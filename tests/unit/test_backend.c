@@ -136,6 +136,28 @@ TEST_WITH(the_first_kernel_that_can_serves, reset, NULL) {
     assert_int_equal(released, 2);
 }
 
+// Seen to fail where mz_prepare_kernel leaves the slots to kernels.
+TEST_WITH(tensors_are_what_the_table_of_ops_says, reset, NULL) {
+    static const struct {
+        mz_op op;
+        int rank;
+        mezzo_dtype dtype;
+        const char *reason;
+    } cases[] = {{MZ_OP_add, -1, MEZZO_F32, "a tensor that the op needs is absent"},
+                 {MZ_OP_add, 1, MEZZO_I32, "integers where a float format is needed"},
+                 {MZ_OP_embedding, 1, MEZZO_F32, "indices must be i32"},
+                 {MZ_OP_refresh, 1, MEZZO_F32, "segments, state and low copies must be u8"}};
+    for (size_t i = 0; i < MZ_COUNT(cases); i++) {
+        mz_call call = add_call();
+        mz_prepared prepared;
+        call.op = cases[i].op;
+        call.in[1].shape.rank = cases[i].rank;
+        call.in[1].dtype = cases[i].dtype;
+        assert_int_equal(mz_prepare(&fake, &call, &prepared), MEZZO_ERR_UNSUPPORTED);
+        assert_non_null(strstr(mezzo_error_message(), cases[i].reason));
+    }
+}
+
 // Not another kernel, whose bits may be others.
 TEST_WITH(no_memory_for_a_state_is_an_error, reset, NULL) {
     mz_call call = add_call();

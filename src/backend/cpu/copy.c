@@ -6,13 +6,9 @@ enum { CHUNK = 1 << 15 };
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    mz_layout layout;
     const mz_tensor *x = mz_in(call, copy, x), *y = mz_out(call, copy, y);
-    if (x->dtype != y->dtype)
-        return "copy does not convert";
-    return mz_layout_of(&x->shape, &x->storage, &layout) && mz_layout_of(&y->shape, &y->storage, &layout)
-               ? NULL
-               : "more than two axes with padding";
+    const char *reason = x->dtype != y->dtype ? "copy does not convert" : mz_layout_refusal(x);
+    return reason != NULL ? reason : mz_layout_refusal(y);
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {

@@ -198,23 +198,6 @@ static mezzo_status cpu_zero(mezzo_device *device, void *dst, size_t bytes) {
     return MEZZO_OK;
 }
 
-static mz_padded cpu_takes_padding(mz_op op) {
-    switch (op) {
-    case MZ_OP_copy:
-    case MZ_OP_inspect:
-    case MZ_OP_histogram:
-    case MZ_OP_rounding:
-    case MZ_OP_grad_stats:
-    case MZ_OP_refresh:
-#define KIND(name, ...) case MZ_OP_##name:
-#include "mezzo/optimizers.def"
-#undef KIND
-        return MZ_PADDED_ANY;
-    default:
-        return MZ_PADDED_NONE;
-    }
-}
-
 const mz_backend mz_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -222,7 +205,7 @@ const mz_backend mz_backend_cpu = {
     .describe = cpu_describe,
     .kernels = cpu_kernels,
     .takes = mz_cpu_takes,
-    .takes_padding = cpu_takes_padding,
+    .takes_padding = mz_padded_of_layouts,
     .alloc = mz_host_alloc,
     .release = mz_host_release,
     .write = mz_host_copy,

@@ -160,8 +160,6 @@ typedef struct plan {
 
 static const char *prepare(mezzo_device *device, const mz_call *call, const char *isa, mz_prepared *out) {
     const char *reason;
-    if (call->in[2].dtype != MEZZO_I32)
-        return "offsets must be i32";
     if (call->op == MZ_OP_grouped_linear_dw && call->out[0].dtype != MEZZO_F32)
         return "the matrices' gradients must be fp32";
     const mz_kernel *product = product_kernel(device, call, isa, &reason);

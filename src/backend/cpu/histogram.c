@@ -8,12 +8,7 @@ enum { BLOCK = 4096 };
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)out;
-    mezzo_dtype dtype = mz_in(call, histogram, x)->dtype;
-    mz_layout layout;
-    if (!mz_layout_of(&mz_in(call, histogram, x)->shape, &mz_in(call, histogram, x)->storage, &layout))
-        return "more than two axes with padding";
-    return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16 ? NULL
-                                                                           : "histogram reads fp32, bf16 and fp16";
+    return mz_layout_refusal(mz_in(call, histogram, x));
 }
 
 static uint32_t magnitude(const mz_tensor *x, int64_t i) {

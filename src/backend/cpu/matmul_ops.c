@@ -111,17 +111,7 @@ static int threads_for(const mezzo_device *device, const mz_matmul_problem *p) {
 }
 
 // --- shared by all paths -------------------------------------------------------------------------------------------
-static bool is_stored_float(mezzo_dtype dtype) {
-    return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;
-}
-
 static const char *refuse_formats(const mz_call *call) {
-    for (int i = 0; i < call->n_in; i++)
-        if (mz_present(&call->in[i]) && !is_stored_float(call->in[i].dtype))
-            return "operands must be fp32, bf16 or fp16";
-    for (int i = 0; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && !is_stored_float(call->out[i].dtype))
-            return "results must be fp32, bf16 or fp16";
     if (call->numerics.accumulate != MEZZO_F32)
         return "sums are fp32 here";
     if (call->op == MZ_OP_linear_dw || call->op == MZ_OP_conv2d_dw) {
@@ -139,35 +129,25 @@ static const char *refuse_formats(const mz_call *call) {
 // Refuses other compute formats than FP32 and TF32. Under TF32, operands with more bits are multiplied unrounded, which
 // is more exact than asked.
 static const char *refuse_f32(const mz_call *call) {
+    const mezzo_dtype compute = call->numerics.compute;
     const char *reason = refuse_formats(call);
-    if (reason == NULL && !is_stored_float(call->numerics.compute) && call->numerics.compute != MEZZO_TF32)
+    if (reason == NULL && compute != MEZZO_F32 && compute != MEZZO_BF16 && compute != MEZZO_F16 &&
+        compute != MEZZO_TF32)
         reason = "computes in fp32, on fp32, bf16 or fp16 values";
     return reason;
 }
 
+#define REFUSE_OTHERS(name, dtype, multiplies)                                                                         \
+    static const char *refuse_##name(const mz_call *call) {                                                            \
+        const char *reason = refuse_formats(call);                                                                     \
+        return reason != NULL || call->numerics.compute == MEZZO_##dtype ? reason : multiplies;                        \
+    }
 #if defined(__x86_64__) || defined(__aarch64__)
-static const char *refuse_bf16(const mz_call *call) {
-    const char *reason = refuse_formats(call);
-    if (reason == NULL && call->numerics.compute != MEZZO_BF16)
-        reason = "multiplies bf16 values only";
-    return reason;
-}
+REFUSE_OTHERS(bf16, BF16, "multiplies bf16 values only")
 #endif
-
 #if defined(__x86_64__)
-static const char *refuse_f16(const mz_call *call) {
-    const char *reason = refuse_formats(call);
-    if (reason == NULL && call->numerics.compute != MEZZO_F16)
-        reason = "multiplies fp16 values only";
-    return reason;
-}
-
-static const char *refuse_tf32(const mz_call *call) {
-    const char *reason = refuse_formats(call);
-    if (reason == NULL && call->numerics.compute != MEZZO_TF32)
-        reason = "multiplies for tf32 only";
-    return reason;
-}
+REFUSE_OTHERS(f16, F16, "multiplies fp16 values only")
+REFUSE_OTHERS(tf32, TF32, "multiplies for tf32 only")
 #endif
 
 static size_t workspace_for(mz_matmul_path path, const mezzo_device *device, const mz_call *call) {

@@ -15,10 +15,6 @@ static void store(const mz_tensor *t, int64_t i, float x) {
         ((uint16_t *)t->data)[i] = t->dtype == MEZZO_BF16 ? mezzo_f32_to_bf16(x) : mezzo_f32_to_f16(x);
 }
 
-static bool is_float(const mz_tensor *t) {
-    return t->dtype == MEZZO_F32 || t->dtype == MEZZO_BF16 || t->dtype == MEZZO_F16;
-}
-
 static int64_t elements_of_matrix(const mz_shape *s) {
     return s->dim[s->rank - 2] * s->dim[s->rank - 1];
 }
@@ -31,10 +27,8 @@ static int64_t chunks_of_matrix(const mz_shape *s) {
 static const char *normalize_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     const mz_shape *s = &mz_in(call, matrix_normalize, x)->shape;
-    if (mz_in(call, matrix_normalize, x)->dtype != MEZZO_F32 || !is_float(mz_out(call, matrix_normalize, y)))
-        return "reads fp32 and writes fp32, bf16 or fp16";
     out->workspace = (size_t)(mz_shape_count(s) / elements_of_matrix(s) * chunks_of_matrix(s)) * sizeof(double);
-    return NULL;
+    return mz_storages_refusal(call, "f", "a");
 }
 
 static double sum_chunk(const float *x, int64_t n) {
@@ -80,10 +74,7 @@ const mz_kernel mz_matrix_normalize__portable = {"matrix_normalize__portable", n
 static const char *scale_rows_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device;
     out->workspace = (size_t)mz_shape_rows(&mz_in(call, matrix_scale_rows, x)->shape) * sizeof(double);
-    return mz_in(call, matrix_scale_rows, x)->dtype == MEZZO_F32 &&
-                   mz_out(call, matrix_scale_rows, y)->dtype == MEZZO_F32
-               ? NULL
-               : "reads and writes fp32";
+    return mz_storages_refusal(call, "fu", "f");
 }
 
 // Computes the factor of each row of a matrix, in place of the row's sum of squares. v: as it is kept.

@@ -55,14 +55,10 @@ mz_cu_attention mz_cuda_attention_of(mezzo_device *device, const mz_call *call) 
 const char *mz_cuda_attention_refusal(const mz_call *call) {
     bool backward = call->op == MZ_OP_attention_bwd;
     const mz_tensor *q = &call->in[backward ? 1 : 0], *y = backward ? &call->in[4] : &call->out[0];
-    if (!mz_cuda_float(q))
-        return "storage must be FP32, BF16 or FP16";
     const int positions = backward ? MZ_IN(attention_bwd, positions) : MZ_IN(attention, positions);
     for (int i = 0; i < positions; i++) // backward's lse is always FP32
         if (mz_present(&call->in[i]) && call->in[i].dtype != (backward && i == 5 ? MEZZO_F32 : q->dtype))
             return "q, k, v, y and dy must be stored alike";
-    if (mz_present(&call->in[positions]) && call->in[positions].dtype != MEZZO_I32)
-        return "positions must be I32";
     for (int i = 0; i < call->n_out; i++)
         if (mz_present(&call->out[i]) && call->out[i].dtype != (!backward && i == 1 ? MEZZO_F32 : q->dtype))
             return "outputs must be stored as q is";

@@ -460,12 +460,6 @@ static const char *formats(const mz_cuda_device *cuda, const mz_call *call, bool
 
 static const char *check(const mz_cuda_device *cuda, const mz_call *call) {
     const mezzo_dtype compute = call->numerics.compute;
-    for (int i = 0; i < call->n_in; i++)
-        if (mz_present(&call->in[i]) && !mz_cuda_float(&call->in[i]))
-            return "stores fp32, bf16 and fp16";
-    for (int i = 0; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && !mz_cuda_float(&call->out[i]))
-            return "stores fp32, bf16 and fp16";
     if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !mz_cuda_16bit((int)compute))
         return "computes in fp32, tf32, bf16 and fp16";
     if (call->op == MZ_OP_conv2d_dw &&

@@ -262,16 +262,6 @@ static mezzo_status cuda_sync(mezzo_device *device) {
 
 static mz_padded cuda_takes_padding(mz_op op) {
     switch (op) {
-    case MZ_OP_copy:
-    case MZ_OP_inspect:
-    case MZ_OP_histogram:
-    case MZ_OP_rounding:
-    case MZ_OP_grad_stats:
-    case MZ_OP_refresh:
-#define KIND(name, ...) case MZ_OP_##name:
-#include "mezzo/optimizers.def"
-#undef KIND
-        return MZ_PADDED_ANY;
     case MZ_OP_layernorm:
     case MZ_OP_layernorm_bwd:
     case MZ_OP_rmsnorm:
@@ -283,7 +273,7 @@ static mz_padded cuda_takes_padding(mz_op op) {
     case MZ_OP_attention_bwd:
         return MZ_PADDED_AXES;
     default:
-        return MZ_PADDED_NONE;
+        return mz_padded_of_layouts(op);
     }
 }
 

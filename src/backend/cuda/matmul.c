@@ -46,12 +46,6 @@ int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a
 }
 
 static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b) {
-    for (int i = 0; i < call->n_in; i++)
-        if (mz_present(&call->in[i]) && !mz_cuda_float(&call->in[i]))
-            return "stores fp32, bf16 and fp16";
-    for (int i = 0; i < call->n_out; i++)
-        if (mz_present(&call->out[i]) && !mz_cuda_float(&call->out[i]))
-            return "stores fp32, bf16 and fp16";
     mezzo_dtype compute = call->numerics.compute;
     if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !mz_cuda_16bit((int)compute))
         return "computes in fp32, tf32, bf16 and fp16";

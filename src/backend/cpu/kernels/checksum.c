@@ -40,11 +40,4 @@ static mezzo_status run_checksum(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *checksum_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    (void)device, (void)out;
-    for (int i = 0; i < call->n_in; i++)
-        if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_U8)
-            return "checksum reads bytes";
-    return NULL;
-}
-const mz_kernel MZ_SYMBOL(checksum) = {"checksum__" MZ_LEVEL_TEXT, checksum_prepare, run_checksum};
+MZ_CPU_KERNEL(checksum, NULL, NULL, NULL, NULL)

@@ -109,11 +109,9 @@ static mezzo_status run_inspect(mezzo_device *device, const mz_call *call) {
 static const char *inspect_refuses(const mezzo_device *device, const mz_call *call) {
     (void)device;
     for (int i = 0; i < call->n_in; i++) {
-        mz_layout layout;
-        if (mz_present(&call->in[i]) && !mz_stores_float(&call->in[i]))
-            return "an input is not fp32, bf16 or fp16";
-        if (mz_present(&call->in[i]) && !mz_layout_of(&call->in[i].shape, &call->in[i].storage, &layout))
-            return "more than two axes with padding";
+        const char *reason = mz_present(&call->in[i]) ? mz_layout_refusal(&call->in[i]) : NULL;
+        if (reason != NULL)
+            return reason;
     }
     return NULL;
 }
