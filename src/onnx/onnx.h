@@ -68,6 +68,7 @@ struct mezzo_onnx {
     mz_onnx_param *params;
     size_t n_params;
     int *recognized; // number of each idiom in the last build
+    bool told;       // which tables are not trained
 };
 
 // Holds what the variables of a pattern match, by letter.

@@ -1,6 +1,7 @@
 // Finds the initializers of an ONNX file that are weights, loads them and writes them back.
 #include <math.h>
 
+#include "io/quote.h"
 #include "io/file.h"
 #include "mezzo/step.h"
 #include "onnx/onnx.h"
@@ -218,9 +219,12 @@ static mezzo_status find_angles(mz_onnx_build *build) {
 }
 
 // Marks as known, and not trained, a table by which computed numbers are multiplied, such as rotary embeddings'
-// cosines: a weight of such a product has one dimension (a norm's, a layer's scale).
+// cosines: a weight of such a product has one dimension (a norm's, a layer's scale). Nothing in a file distinguishes it
+// from a weight of several dimensions, so that the first build names it.
 static mezzo_status find_tables(mz_onnx_build *build) {
     const MzPb__Graph *graph = build->onnx->model->graph;
+    const mz_onnx_value *first = NULL;
+    int n = 0;
     MEZZO_TRY(find_angles(build));
     for (size_t i = 0; i < graph->n_node; i++) {
         const char *op = graph->node[i]->op_type;
@@ -232,10 +236,19 @@ static mezzo_status find_tables(mz_onnx_build *build) {
             for (int axis = 0; axis < value->rank; axis++)
                 wide += value->dim[axis] > 1;
             value->frozen = value->frozen || (value->kind == MZ_ONNX_WEIGHT && place && place->what == BUFFER);
-            if (value->kind == MZ_ONNX_WEIGHT && ((product && wide > 1) || (place && place->what == KNOWN)))
-                MEZZO_TRY(known(build, value->tensor, value));
+            if (value->kind != MZ_ONNX_WEIGHT || !((product && wide > 1) || (place && place->what == KNOWN)))
+                continue;
+            MEZZO_TRY(known(build, value->tensor, value));
+            if (product && n++ == 0)
+                first = value;
         }
     }
+    if (n > 0 && !build->onnx->told)
+        mz_log("notice",
+               "%s: not trained: %s%s, by which numbers are multiplied, as by a table of cosines: only a factor of one "
+               "dimension is a weight",
+               mz_quote(build->onnx->path).text, mz_quote(first->name).text, n > 1 ? " and others" : "");
+    build->onnx->told = true;
     return MEZZO_OK;
 }
 

@@ -240,6 +240,39 @@ TEST_WITH(ops_have_onnxruntimes_values, setup, teardown) {
     close_model(&m);
 }
 
+static char told[512];
+static int times_told;
+static void listen(void *user, const char *topic, const char *message) {
+    (void)user;
+    if (strcmp(topic, "notice") != 0 || strstr(message, "not trained") == NULL)
+        return;
+    snprintf(told, sizeof told, "%s", message);
+    times_told++;
+}
+
+// What is multiplied as a table is not trained, though it may be a weight: the first build says so, once.
+TEST_WITH(tables_that_are_not_trained_are_named, setup, teardown) {
+    char path[4096];
+    mezzo_onnx_dim dims[24];
+    char names[24][64];
+    model m = {0};
+    open_model("llama", *state, MEZZO_PRECISION_FP32, &m);
+    close_model(&m);
+    times_told = 0;
+    mezzo_log_set(listen, NULL);
+    open_model("llama", *state, MEZZO_PRECISION_FP32, &m);
+    mezzo_graph *again;
+    mezzo_value logits;
+    must(mezzo_graph_create(&again));
+    must(mezzo_onnx_build(m.onnx, again, sizes_of(&m, dims, names), dims, &logits));
+    mezzo_graph_free(again);
+    mezzo_log_set(NULL, NULL);
+    assert_int_equal(times_told, 1);
+    assert_non_null(strstr(told, path_of("llama", ".onnx", path, sizeof path)));
+    assert_non_null(strstr(told, "unsqueeze_14"));
+    close_model(&m);
+}
+
 TEST_WITH(idioms_are_recognized, setup, teardown) {
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         model m;
