@@ -132,7 +132,7 @@ static mezzo_status begin_with(mz_training *run, const char *path) {
         status = load_found(run, path, checkpoint, sizeof checkpoint);
     MEZZO_TRY(status);
     mz_log("notice", "initial weights from %s", checkpoint);
-    return keep_settings(run, checkpoint);
+    return mz_run_leads(run) ? keep_settings(run, checkpoint) : MEZZO_OK;
 }
 
 // Finds out whether any checkpoint was ever finished; a run may have been killed before or during its first save.

@@ -237,4 +237,15 @@ refused 2 'no experts are trained here' $travel
 refused 3 '3 ranks do not divide the 4 experts of layers.1.mlp.experts' $mixture $travel --global-batch 6
 refused 2 'are not a multiple of 4096' $mixture $travel --d-expert 48
 refused 2 'remove --reduce-wire bf16' --reduce canonical --reduce-wire bf16
+# The settings that came with other weights are written by the rank that writes the folder: another rank's relative
+# paths may be elsewhere.
+mkdir here there
+cp -r "$MEZZO_TESTS/golden/data/hf_llama" theirs
+sed -i 's/"bos_token_id": null/"bos_token_id": 1/' theirs/config.json
+begins="$MEZZO train --data $PWD/text.txt --init $PWD/theirs --tokenizer char --device cpu --threads 1 --seq-len 16
+    --batch-size 2 --steps 1 --eval-every 0 --sample-every -1 --quiet --out begun"
+timeout 100 mpirun --oversubscribe -n 1 -wdir "$PWD/here" $begins : -n 1 -wdir "$PWD/there" $begins >begun.log 2>&1 ||
+    fail "two ranks from weights of others: exit $?: $(cat begun.log)"
+[[ -s here/begun/huggingface.json ]] || fail "the settings of the weights are not in the run's folder"
+[[ ! -e there/begun/huggingface.json ]] || fail "a rank that does not write the folder wrote the settings, too"
 echo "ranks: ok"
