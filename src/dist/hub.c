@@ -362,6 +362,9 @@ static void look_at_waiting(mz_hub *hub, double now) {
         if (m != waits && (late == NULL || m->left || (!late->left && m->beat.number < late->beat.number)))
             late = m;
     }
+    // Whoever has left may have ended the wait just before: time counts from then on.
+    if (late != NULL && late->left && now - late->heard < seconds)
+        seconds = now - late->heard;
     if (late == NULL || seconds < (late->left ? hub->patience.silence : hub->patience.meeting))
         return;
     snprintf(what, sizeof what, "%s, and rank %d waits for it in %s %llu since %.1f s",

@@ -138,6 +138,71 @@ TEST_WITH(who_says_nothing_makes_room, open_hub, close_hub) {
         close(fds[i]);
 }
 
+static void say(int fd, mz_wire_kind kind, int rank, const void *bytes, size_t length) {
+    const mz_wire_frame frame = mz_wire_make(kind, rank, "", length);
+    assert_int_equal(send(fd, &frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
+    assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
+}
+
+// The kind of the first frame within some seconds that says how the job ended; 0: none.
+static int how_it_ended(int fd, double seconds) {
+    mz_wire_buffer in = {0};
+    mz_wire_frame frame = {0};
+    bool bad = false, open = true;
+    int kind = 0;
+    const double end = mz_seconds() + seconds;
+    while (open && !bad && kind == 0 && mz_seconds() < end) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 20) > 0)
+            open = mz_wire_receive(fd, &in);
+        while (kind == 0 && mz_wire_front(&in, &frame, &bad)) {
+            kind = frame.kind == MZ_WIRE_FAILED || frame.kind == MZ_WIRE_BYE ? frame.kind : 0;
+            mz_wire_drop(&in, sizeof frame + (size_t)frame.bytes);
+        }
+    }
+    mz_wire_free(&in);
+    return kind;
+}
+
+static int open_impatient_hub(void **state) {
+    setenv("MEZZO_SILENCE_SECONDS", "2", 1);
+    int code = open_hub(state);
+    unsetenv("MEZZO_SILENCE_SECONDS");
+    return code;
+}
+
+// Rank 1 has waited for long when rank 0 ends the wait and leaves, as after a long checkpoint.
+static int meet_and_wait(void) {
+    const mz_wire_beat beat = {.doing = "the checkpoint", .number = 7, .since = 60, .waits = 1};
+    int one = knock();
+    greet(zero, 0, secret);
+    greet(one, 1, secret);
+    assert_int_equal(answer(one), MZ_WIRE_WELCOME);
+    say(one, MZ_WIRE_BEAT, 1, &beat, sizeof beat);
+    say(zero, MZ_WIRE_BYE, 0, "", 0);
+    return one;
+}
+
+TEST_WITH(who_has_waited_long_has_time_to_leave, open_impatient_hub, close_hub) {
+    int one = meet_and_wait();
+    assert_int_equal(how_it_ended(one, 0.7), 0);
+    say(one, MZ_WIRE_BYE, 1, "", 0);
+    assert_int_equal(how_it_ended(one, 5), MZ_WIRE_BYE);
+    close(one);
+}
+
+TEST_WITH(who_waits_for_a_rank_that_has_left_is_told, open_impatient_hub, close_hub) {
+    const mz_wire_beat beat = {.doing = "the checkpoint", .number = 7, .since = 60, .waits = 1};
+    int one = meet_and_wait(), kind = 0;
+    for (int i = 0; i < 20 && kind == 0; i++) {
+        kind = how_it_ended(one, 0.25);
+        if (kind == 0)
+            say(one, MZ_WIRE_BEAT, 1, &beat, sizeof beat);
+    }
+    assert_int_equal(kind, MZ_WIRE_FAILED);
+    close(one);
+}
+
 // A rendezvous file that is a pipe is none: to open it would wait for a writer.
 TEST(a_pipe_is_no_meeting_point) {
     char address[256], with[128];
