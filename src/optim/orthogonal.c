@@ -9,9 +9,6 @@
 // GPU.
 #define STACK_ELEMENTS ((int64_t)1 << 24)
 enum { ALIGN = 64 }; // a stack begins at a multiple of this many elements
-// With ranks the directions of this many stacks have separate memory: one is exchanged and one returned while one is
-// multiplied.
-enum { PLACES = 3 };
 
 // Coefficients of Polar Express (Amsel, Persson, Musco, Gower 2025, arXiv 2505.16932, algorithm 1); steps after these
 // repeat the last ones. All but the last are for a norm 1.01 times as large.
@@ -34,7 +31,7 @@ static mezzo_dtype stored_as(mezzo_orthogonal_format format) {
     return format == MEZZO_ORTHOGONAL_TF32 ? MEZZO_F32 : compute_of(format);
 }
 
-static void coefficients_of(const mezzo_orthogonal *o, int step, float out[3]) {
+void mz_orthogonal_coefficients(const mezzo_orthogonal *o, int step, float out[3]) {
     static const double quintic[3] = {3.4445, -4.7750, 2.0315};
     const int last = (int)MZ_COUNT(polar_express) - 1, row = step < last ? step : last;
     double factor = row < last ? 1 / safety : 1;
@@ -184,8 +181,7 @@ static int parts_of(const mezzo_optimizer *opt, int i, const mezzo_orthogonal *o
     return p->parts.layers;
 }
 
-// Returns whether the group's kind keeps a moving average for each row: it is per matrix and reads beta2.
-static bool keeps_rows(const mz_group *group) {
+bool mz_group_keeps_rows(const mz_group *group) {
     return group->kind->reads.orthogonal && group->kind->reads.beta2;
 }
 
@@ -214,6 +210,10 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     p.polynomial = p.gram + small;
     p.end = p.polynomial + small;
     return p;
+}
+
+size_t mz_stack_next(const mezzo_optimizer *opt, const mz_stack *s) {
+    return places_of(opt, s).next;
 }
 
 static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, int64_t first, int64_t count,
@@ -365,7 +365,7 @@ static mezzo_status add_transfers(struct mz_stacks *k, const mz_stack *run, size
     return MEZZO_OK;
 }
 
-static size_t end_of_parameters(const struct mz_stacks *k, size_t at) {
+size_t mz_stacks_end_of_parameters(const struct mz_stacks *k, size_t at) {
     do
         at++;
     while (at < k->n && k->list[at].is_rest);
@@ -384,7 +384,7 @@ static mezzo_status share_stacks(mezzo_optimizer *opt, size_t at, size_t end) {
         if (i == at)
             MEZZO_TRY(add_transfers(k, run, at, end, false));
         s->n_gathers = k->n_collectives - s->first_gather;
-        if (k->size > 1 && keeps_rows(s->group))
+        if (k->size > 1 && mz_group_keeps_rows(s->group))
             MEZZO_TRY(add_broadcasts(k, s, s->rows_at, s->rows));
         s->n_rows = k->n_collectives - s->first_gather - s->n_gathers;
         if (k->size > 1 && opt->rank < 0)
@@ -427,7 +427,7 @@ static mezzo_status add_part(mezzo_optimizer *opt, mz_stack *s, const part *one)
     const int64_t place = s->from + s->count * s->rows * s->columns - mz_layout_index(layout, one->first);
     part whole = *one;
     s->count += one->matrices;
-    if (keeps_rows(s->group))
+    if (mz_group_keeps_rows(s->group))
         MEZZO_TRY(add_rows(opt->stacks, one));
     if (one->is_inside && one->first > 0)
         return MEZZO_OK;
@@ -461,7 +461,7 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
             const bool is_rest = i > 0 && follows(&parts[i], &parts[i - 1]);
             const double passes = is_rest ? k->list[k->n - 1].scale / k->list[k->n - 1].gain : parts[i].scale;
             const int64_t from = is_rest ? after : end + k->turn * k->room;
-            k->turn = is_rest ? k->turn : (k->turn + 1) % PLACES;
+            k->turn = is_rest ? k->turn : (k->turn + 1) % MZ_STACK_PLACES;
             s = &k->list[k->n++];
             *s = (mz_stack){.first_held = k->n_held,
                             .is_rest = is_rest,
@@ -524,7 +524,7 @@ static int64_t count_rows(const mezzo_optimizer *opt) {
     for (int i = 0; i < opt->n; i++) {
         const mz_param *p = &opt->params->list[opt->index[i]];
         const mz_shape stored = mz_stored_shape(&p->shape, &p->storage);
-        if (keeps_rows(&opt->groups[opt->group_of[i]]) && stored.rank > 1)
+        if (mz_group_keeps_rows(&opt->groups[opt->group_of[i]]) && stored.rank > 1)
             rows += p->stored / stored.dim[stored.rank - 1];
     }
     return rows;
@@ -542,7 +542,7 @@ static mezzo_status stack_groups(mezzo_optimizer *opt, int64_t room) {
         if (opt->groups[g].kind->reads.orthogonal)
             MEZZO_TRY(stack_group(opt, g));
     for (size_t at = 0, end; at < k->n; at = end) {
-        end = end_of_parameters(k, at);
+        end = mz_stacks_end_of_parameters(k, at);
         MEZZO_TRY(share_stacks(opt, at, end));
     }
     return MEZZO_OK;
@@ -661,7 +661,7 @@ static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scr
         mz_prepared_free(&ops[i]->prepared);
         if (!is_pass && s->own == 0) // other ranks own these matrices
             continue;
-        if (ops[i] == &s->scale_rows && !keeps_rows(s->group))
+        if (ops[i] == &s->scale_rows && !mz_group_keeps_rows(s->group))
             continue;
         MEZZO_TRY(mz_prepare(opt->device, &ops[i]->call, &ops[i]->prepared));
         *scratch = ops[i]->prepared.workspace > *scratch ? ops[i]->prepared.workspace : *scratch;
@@ -725,7 +725,8 @@ mz_tensor mz_stacks_rows(const mezzo_optimizer *opt) {
 
 int64_t mz_optimizer_row_count(const mezzo_optimizer *opt, int i) {
     const mz_shape *shape = &opt->params->list[opt->index[i]].shape;
-    return keeps_rows(&opt->groups[opt->group_of[i]]) ? mz_shape_count(shape) / shape->dim[shape->rank - 1] : 0;
+    return mz_group_keeps_rows(&opt->groups[opt->group_of[i]]) ? mz_shape_count(shape) / shape->dim[shape->rank - 1]
+                                                               : 0;
 }
 
 // Copies a parameter's numbers, which are consecutive, to or from all rows as they lie on the device.
@@ -766,136 +767,4 @@ mezzo_status mz_optimizer_read_rows(const mezzo_optimizer *opt, int i, float *ou
 
 mezzo_status mz_optimizer_write_rows(mezzo_optimizer *opt, int i, const void *values) {
     return move_rows(opt, i, (char *)(uintptr_t)values, false);
-}
-
-// --- issuing ---------------------------------------------------------------------------------------------------------
-static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op) {
-    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
-}
-
-// Issues one step of the iteration: A = X·Xᵀ, B = c₂·A·A + c₁·A, and B·X + c₀·X. X alternates between two places, and
-// the last step writes it over the direction.
-static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
-    const mezzo_orthogonal *o = &s->group->orthogonal;
-    const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
-    void *const x = s->normalize.call.out[0].data, *const next = opt->stacks->scratch + places_of(opt, s).next;
-    void *const from = step % 2 == 0 ? x : next, *const to = step % 2 == 0 ? next : x;
-    mz_update_op *last = step + 1 == o->steps ? &s->finish : &s->advance;
-    const float gain = last == &s->finish ? (float)s->gain : 1;
-    float c[3];
-    coefficients_of(o, step, c);
-    s->gram.call.in[0].data = s->gram.call.in[1].data = from;
-    last->call.in[matrix].data = last->call.in[MZ_IN(matmul, added)].data = from;
-    if (last == &s->advance)
-        last->call.out[0].data = to;
-    s->polynomial.call.attrs.coefficients[0] = c[2] * gain;
-    s->polynomial.call.attrs.coefficients[1] = c[1] * gain;
-    last->call.attrs.coefficients[0] = 1;
-    last->call.attrs.coefficients[1] = c[0] * gain;
-    MEZZO_TRY(issue(opt, into, &s->gram));
-    MEZZO_TRY(issue(opt, into, &s->polynomial));
-    return issue(opt, into, last);
-}
-
-// Issues collectives [first, first + n), which move some of these directions, on a stream of their own.
-static mezzo_status issue_collectives(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n, mz_tensor all) {
-    struct mz_stacks *k = opt->stacks;
-    if (n == 0)
-        return MEZZO_OK;
-    for (size_t i = first; i < first + n; i++) {
-        k->collectives[i].send = k->scratch + (size_t)k->moves[i].send * sizeof(float);
-        k->collectives[i].recv = k->scratch + (size_t)k->moves[i].receive * sizeof(float);
-    }
-    k->collectives[first].more = (int)n - 1;
-    const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = &k->collectives[first]};
-    mz_call call = {.op = MZ_OP_copy, .n_in = 1, .in = {all}, .n_out = 1, .out = {all}}; // the op's name is for logs
-    if (into == NULL)
-        return mz_issue(opt->device, into, &prepared, &call, NULL, NULL);
-    return mz_sequence_add_on(into, MZ_STREAM_COLLECTIVE, &prepared, &call, NULL);
-}
-
-// Returns the directions of a stack and of the stacks after it, up to `end`, that have the rest of a parameter.
-static mz_tensor directions_of(const struct mz_stacks *k, size_t at, size_t end) {
-    const mz_stack *first = &k->list[at], *last = &k->list[end - 1];
-    return mz_tensor_f32(k->scratch + (size_t)first->from * sizeof(float),
-                         last->from + last->count * last->rows * last->columns - first->from);
-}
-
-// Issues a pass, which touches the directions of its own parameters alone.
-static mezzo_status issue_pass(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op, mz_tensor directions) {
-    mz_span spans[MZ_SPANS];
-    const mz_traffic traffic = mz_traffic_of(&op->call, spans);
-    for (int i = 0; i < traffic.n_reads + traffic.n_writes; i++)
-        if (spans[i].from == opt->stacks->scratch) {
-            spans[i].from = directions.data;
-            spans[i].to = spans[i].from + (size_t)mz_shape_count(&directions.shape) * sizeof(float);
-        }
-    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, &traffic);
-}
-
-// Issues the momentum pass of the parameters that begin with stack *at, and moves *at to the next ones; the functions
-// below issue the other parts of the update likewise.
-static mezzo_status issue_momentum(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
-    mz_stack *s = &opt->stacks->list[*at];
-    const size_t end = end_of_parameters(opt->stacks, *at);
-    const mz_tensor directions = directions_of(opt->stacks, *at, end);
-    *at = end;
-    if (s->n > 0)
-        MEZZO_TRY(issue_pass(opt, into, &s->momentum, directions));
-    return issue_collectives(opt, into, s->first_gather, s->n_gathers, directions);
-}
-
-static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
-    for (const size_t end = end_of_parameters(opt->stacks, *at); *at < end; ++*at) {
-        mz_stack *s = &opt->stacks->list[*at];
-        if (s->own > 0)
-            MEZZO_TRY(issue(opt, into, &s->normalize));
-        for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
-            MEZZO_TRY(issue_step(opt, into, s, step));
-        if (s->own > 0 && keeps_rows(s->group))
-            MEZZO_TRY(issue(opt, into, &s->scale_rows));
-        const size_t rows = s->first_gather + s->n_gathers;
-        const mz_tensor averages =
-            mz_tensor_f32(opt->stacks->scratch + (size_t)s->rows_at * sizeof(float), s->count * s->rows);
-        MEZZO_TRY(issue_collectives(opt, into, rows, s->n_rows, averages));
-        MEZZO_TRY(
-            issue_collectives(opt, into, rows + s->n_rows, s->n_returns, directions_of(opt->stacks, *at, *at + 1)));
-    }
-    return MEZZO_OK;
-}
-
-static mezzo_status issue_apply(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
-    mz_stack *s = &opt->stacks->list[*at];
-    const size_t end = end_of_parameters(opt->stacks, *at);
-    const mz_tensor directions = directions_of(opt->stacks, *at, end);
-    *at = end;
-    return s->n > 0 ? issue_pass(opt, into, &s->apply, directions) : MEZZO_OK;
-}
-
-// Issues the update of all stacks. With ranks, the next directions are exchanged and the last results returned during
-// the products of a stack: turn i applies the results of turn i - 2, whose memory the directions of turn i + 1 then
-// use. Those of turns 0 and 1 are under way from the beginning.
-mezzo_status mz_stacks_begin(mezzo_optimizer *opt, mz_sequence *into, size_t *begun) {
-    *begun = 0;
-    for (int turn = 0; turn < PLACES - 1 && opt->stacks->size > 1 && *begun < opt->stacks->n; turn++)
-        MEZZO_TRY(issue_momentum(opt, into, begun));
-    return MEZZO_OK;
-}
-
-mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into, size_t begun) {
-    const size_t n = opt->stacks->n;
-    const bool is_ahead = opt->stacks->size > 1;
-    size_t made = 0, applied = 0;
-    for (int turn = 0; made < n; turn++) {
-        if (is_ahead && turn >= PLACES - 1)
-            MEZZO_TRY(issue_apply(opt, into, &applied));
-        if (begun < n && (turn > 0 || !is_ahead))
-            MEZZO_TRY(issue_momentum(opt, into, &begun));
-        MEZZO_TRY(issue_products(opt, into, &made));
-        if (!is_ahead)
-            MEZZO_TRY(issue_apply(opt, into, &applied));
-    }
-    while (applied < n)
-        MEZZO_TRY(issue_apply(opt, into, &applied));
-    return MEZZO_OK;
 }

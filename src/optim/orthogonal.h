@@ -92,4 +92,17 @@ mz_tensor mz_stacks_rows(const mezzo_optimizer *optimizer); // the moving averag
 mezzo_status mz_stacks_begin(mezzo_optimizer *optimizer, mz_sequence *into, size_t *begun);
 mezzo_status mz_stacks_issue(mezzo_optimizer *optimizer, mz_sequence *into, size_t begun);
 
+// --- orthogonal.c for orthogonal_issue.c -----------------------------------------------------------------------------
+// With ranks the directions of this many stacks have separate memory: one is exchanged and one returned while one is
+// multiplied.
+enum { MZ_STACK_PLACES = 3 };
+// Returns in out the coefficients c₀, c₁, c₂ of a step, from 0, of the iteration.
+void mz_orthogonal_coefficients(const mezzo_orthogonal *orthogonal, int step, float out[3]);
+// Returns whether the group's kind keeps a moving average for each row: it is per matrix and reads beta2.
+bool mz_group_keeps_rows(const mz_group *group);
+// Returns the first stack after `at` that does not have the rest of the same parameters.
+size_t mz_stacks_end_of_parameters(const struct mz_stacks *stacks, size_t at);
+// Returns the offset in the scratch, in bytes, of the place that takes turns with the stack's X.
+size_t mz_stack_next(const mezzo_optimizer *optimizer, const mz_stack *stack);
+
 #endif

@@ -1,0 +1,135 @@
+// Issues the calls of groups whose kind is per matrix: with ranks, exchanges of directions run during products.
+#include "optim/orthogonal.h"
+
+#include "optim/ranks.h"
+
+static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op) {
+    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
+}
+
+// Issues one step of the iteration: A = X·Xᵀ, B = c₂·A·A + c₁·A, and B·X + c₀·X. X alternates between two places, and
+// the last step writes it over the direction.
+static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
+    const mezzo_orthogonal *o = &s->group->orthogonal;
+    const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
+    void *const x = s->normalize.call.out[0].data, *const next = opt->stacks->scratch + mz_stack_next(opt, s);
+    void *const from = step % 2 == 0 ? x : next, *const to = step % 2 == 0 ? next : x;
+    mz_update_op *last = step + 1 == o->steps ? &s->finish : &s->advance;
+    const float gain = last == &s->finish ? (float)s->gain : 1;
+    float c[3];
+    mz_orthogonal_coefficients(o, step, c);
+    s->gram.call.in[0].data = s->gram.call.in[1].data = from;
+    last->call.in[matrix].data = last->call.in[MZ_IN(matmul, added)].data = from;
+    if (last == &s->advance)
+        last->call.out[0].data = to;
+    s->polynomial.call.attrs.coefficients[0] = c[2] * gain;
+    s->polynomial.call.attrs.coefficients[1] = c[1] * gain;
+    last->call.attrs.coefficients[0] = 1;
+    last->call.attrs.coefficients[1] = c[0] * gain;
+    MEZZO_TRY(issue(opt, into, &s->gram));
+    MEZZO_TRY(issue(opt, into, &s->polynomial));
+    return issue(opt, into, last);
+}
+
+// Issues collectives [first, first + n), which move some of these directions, on a stream of their own.
+static mezzo_status issue_collectives(mezzo_optimizer *opt, mz_sequence *into, size_t first, size_t n, mz_tensor all) {
+    struct mz_stacks *k = opt->stacks;
+    if (n == 0)
+        return MEZZO_OK;
+    for (size_t i = first; i < first + n; i++) {
+        k->collectives[i].send = k->scratch + (size_t)k->moves[i].send * sizeof(float);
+        k->collectives[i].recv = k->scratch + (size_t)k->moves[i].receive * sizeof(float);
+    }
+    k->collectives[first].more = (int)n - 1;
+    const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = &k->collectives[first]};
+    mz_call call = {.op = MZ_OP_copy, .n_in = 1, .in = {all}, .n_out = 1, .out = {all}}; // the op's name is for logs
+    if (into == NULL)
+        return mz_issue(opt->device, into, &prepared, &call, NULL, NULL);
+    return mz_sequence_add_on(into, MZ_STREAM_COLLECTIVE, &prepared, &call, NULL);
+}
+
+// Returns the directions of a stack and of the stacks after it, up to `end`, that have the rest of a parameter.
+static mz_tensor directions_of(const struct mz_stacks *k, size_t at, size_t end) {
+    const mz_stack *first = &k->list[at], *last = &k->list[end - 1];
+    return mz_tensor_f32(k->scratch + (size_t)first->from * sizeof(float),
+                         last->from + last->count * last->rows * last->columns - first->from);
+}
+
+// Issues a pass, which touches the directions of its own parameters alone.
+static mezzo_status issue_pass(mezzo_optimizer *opt, mz_sequence *into, mz_update_op *op, mz_tensor directions) {
+    mz_span spans[MZ_SPANS];
+    const mz_traffic traffic = mz_traffic_of(&op->call, spans);
+    for (int i = 0; i < traffic.n_reads + traffic.n_writes; i++)
+        if (spans[i].from == opt->stacks->scratch) {
+            spans[i].from = directions.data;
+            spans[i].to = spans[i].from + (size_t)mz_shape_count(&directions.shape) * sizeof(float);
+        }
+    return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, &traffic);
+}
+
+// Issues the momentum pass of the parameters that begin with stack *at, and moves *at to the next ones; the functions
+// below issue the other parts of the update likewise.
+static mezzo_status issue_momentum(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
+    mz_stack *s = &opt->stacks->list[*at];
+    const size_t end = mz_stacks_end_of_parameters(opt->stacks, *at);
+    const mz_tensor directions = directions_of(opt->stacks, *at, end);
+    *at = end;
+    if (s->n > 0)
+        MEZZO_TRY(issue_pass(opt, into, &s->momentum, directions));
+    return issue_collectives(opt, into, s->first_gather, s->n_gathers, directions);
+}
+
+static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
+    for (const size_t end = mz_stacks_end_of_parameters(opt->stacks, *at); *at < end; ++*at) {
+        mz_stack *s = &opt->stacks->list[*at];
+        if (s->own > 0)
+            MEZZO_TRY(issue(opt, into, &s->normalize));
+        for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
+            MEZZO_TRY(issue_step(opt, into, s, step));
+        if (s->own > 0 && mz_group_keeps_rows(s->group))
+            MEZZO_TRY(issue(opt, into, &s->scale_rows));
+        const size_t rows = s->first_gather + s->n_gathers;
+        const mz_tensor averages =
+            mz_tensor_f32(opt->stacks->scratch + (size_t)s->rows_at * sizeof(float), s->count * s->rows);
+        MEZZO_TRY(issue_collectives(opt, into, rows, s->n_rows, averages));
+        MEZZO_TRY(
+            issue_collectives(opt, into, rows + s->n_rows, s->n_returns, directions_of(opt->stacks, *at, *at + 1)));
+    }
+    return MEZZO_OK;
+}
+
+static mezzo_status issue_apply(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
+    mz_stack *s = &opt->stacks->list[*at];
+    const size_t end = mz_stacks_end_of_parameters(opt->stacks, *at);
+    const mz_tensor directions = directions_of(opt->stacks, *at, end);
+    *at = end;
+    return s->n > 0 ? issue_pass(opt, into, &s->apply, directions) : MEZZO_OK;
+}
+
+// Issues the update of all stacks. With ranks, the next directions are exchanged and the last results returned during
+// the products of a stack: turn i applies the results of turn i - 2, whose memory the directions of turn i + 1 then
+// use. Those of turns 0 and 1 are under way from the beginning.
+mezzo_status mz_stacks_begin(mezzo_optimizer *opt, mz_sequence *into, size_t *begun) {
+    *begun = 0;
+    for (int turn = 0; turn < MZ_STACK_PLACES - 1 && opt->stacks->size > 1 && *begun < opt->stacks->n; turn++)
+        MEZZO_TRY(issue_momentum(opt, into, begun));
+    return MEZZO_OK;
+}
+
+mezzo_status mz_stacks_issue(mezzo_optimizer *opt, mz_sequence *into, size_t begun) {
+    const size_t n = opt->stacks->n;
+    const bool is_ahead = opt->stacks->size > 1;
+    size_t made = 0, applied = 0;
+    for (int turn = 0; made < n; turn++) {
+        if (is_ahead && turn >= MZ_STACK_PLACES - 1)
+            MEZZO_TRY(issue_apply(opt, into, &applied));
+        if (begun < n && (turn > 0 || !is_ahead))
+            MEZZO_TRY(issue_momentum(opt, into, &begun));
+        MEZZO_TRY(issue_products(opt, into, &made));
+        if (!is_ahead)
+            MEZZO_TRY(issue_apply(opt, into, &applied));
+    }
+    while (applied < n)
+        MEZZO_TRY(issue_apply(opt, into, &applied));
+    return MEZZO_OK;
+}
