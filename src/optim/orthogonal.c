@@ -3,8 +3,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "optim/ranks.h"
-
 // A rank makes directions of this many elements orthogonal together, which are enough matrices for one launch to fill a
 // GPU.
 #define STACK_ELEMENTS ((int64_t)1 << 24)
