@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # fp8 [PART…]: 60 experts of width 200 beside 208 (experts), memory of fp8 beside bf16 (memory: steps.csv); where a step of width 1000 is slower than one
-# of 1024 (profile: ops-WIDTH.csv); shapes that no tile fits beside aligned ones by bench/fp8_grid.py (grid: fp8-grid.csv). Without words all of them.
+# of 1024, 12 layers in bf16 (profile: ops-WIDTH.csv, 30 s); shapes that no tile fits beside aligned ones by bench/fp8_grid.py (grid: fp8-grid.csv). Without words all of them.
 # plans: the planned memory of two vocabularies (memory-*, plan-*). Of the grid alone: the widths 1000 and 1016 (widths, 60 s), odd numbers of tokens (tokens), GPT-2's vocabularies (vocabularies).
 . "$(dirname "$0")/common.sh"
 parts=("$@")
@@ -21,11 +21,9 @@ for p in bf16 fp8; do
 done
 for w in $(pick "1000 1024" "40 48"); do
     # shellcheck disable=SC2046
-    ! asked profile || ! time_for 30 "profile of $w" || { capped 20 "$mezzo" train --data "$DATA" --model gpt2 --layers 2 --heads 8 --d-model "$w" \
-        --vocab 50304 $(pick "--seq-len 512 --batch-size 8" "--seq-len 32 --batch-size 2") \
-        --steps 10 --precision bf16 --profile 4 --device "$device" --eval-every 0 --eval-iters 1 --eval-final=false --sample-every -1 \
-        --checkpoint-every -1 --quiet --out "w$w" >/dev/null 2>"$out/profile-$w.err" &&
-        cp "w$w/profile/ops.csv" "$out/ops-$w.csv" || tail -n 1 "$out/profile-$w.err"; }
+    ! asked profile || ! time_for 15 "profile of $w" || { ROW_LIMIT=25 steps "w$w" --model gpt2 --layers 12 --heads 8 --d-model "$w" \
+        --vocab $((w % 16 ? 50257 : 50304)) $(pick "--seq-len 1024 --batch-size 8" "--seq-len 32 --batch-size 2") \
+        --dropout 0 --steps 12 --precision bf16 --profile 4 && cp "w$w/profile/ops.csv" "$out/ops-$w.csv" && python3 "$root/bench/gpu/ops.py" "$out/ops-$w.csv"; }
 done
 for v in $(pick "50257 50304" "500 512"); do for p in bf16 fp8; do
     # shellcheck disable=SC2046
