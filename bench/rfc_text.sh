@@ -3,7 +3,8 @@
 # Debian 12, non-free: RFCs may be passed on as they are, not changed, so nothing of them is kept here; they are fetched where something is measured,
 # from the mirror that apt uses here or MIRROR names).
 # The 20th, 180th, 340th … RFC validate; of the others every EVERY-th (5; 1: 85 million tokens) is trained on. They follow each other in the order of their numbers,
-# a line of dashes after each, without headers and feet of pages, indentation and blank lines in a row. OUT/train.bin and OUT/val.bin are their tokens, GPT-2's.
+# a line of dashes after each, without headers and feet of pages, indentation and blank lines in a row. OUT/train.bin and OUT/val.bin are their tokens, GPT-2's;
+# OUT/text.txt is both as one text, what validates last.
 # DEB names a package that is there already, MEZZO the command.
 set -euo pipefail
 out=$(realpath -m "${1:?usage: bench/rfc_text.sh OUT}")
@@ -46,6 +47,7 @@ for name, those in parts.items():
     (out / f"{name}.txt").write_text("".join(those), encoding="utf-8")
     print(f"{name}: {len(those)} RFCs, {sum(len(t.encode()) for t in those):,} bytes")
 END_OF_SCRIPT
+cat "$work"/{train,val}.txt >"$out/text.txt"
 for part in train val; do
     "$mezzo" data "$work/$part.txt" --tokenizer gpt2 --split 1 --out "$work/$part" >/dev/null
     mv "$work/$part/train.bin" "$out/$part.bin"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# muon [1.5B|still|symmetric]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the
+# muon [1.5B|still|symmetric|study]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the
 # floors are (calls.csv, of ops-calls.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with its word, at 262,144
 # and nothing else; still: with both optimizers at a learning rate of 1e-30, and by op); whether two runs, and a resumed one, have the same bits (bits.csv);
 # in fp8. With the word symmetric nothing but steps with AdamW, Muon, and Muon without the kernel of symmetric products, in turns, and calls of both
-# (calls.csv, calls-without.csv).
+# (calls.csv, calls-without.csv). study: losses of AdamW and Muon by the format of its products on the texts DEBS/*.txt (else the one here), three seeds,
+# by bench/muon_loss.py, four runs at the same time (losses.csv; study.csv: intervals); then, if there is time, AdamW at other rates, NorMuon and other formats.
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \
     "--model gpt2 --layers 2 --heads 2 --d-model 48 --vocab 512 --seq-len 32 --batch-size 2")
@@ -88,7 +89,19 @@ still() { # what a micro batch costs where the weights stay as they were drawn, 
         ! time_for 30 "$o, learning rate 1e-30" || steps "$o-still" "$@" --global-batch "$(pick 256 4)" --steps 4 --lr 1e-30
     done
 }
-if [[ ${1:-} == 1.5B ]]; then
+study() { # 24 runs of 1,500 steps, then 30 more
+    local line texts=("${DEBS:-}"/*.txt)
+    [[ -e ${texts[0]} ]] || texts=("$text")
+    # shellcheck disable=SC2046
+    python3 "$root/bench/muon_loss.py" "$mezzo" "${texts[@]}" --device "$device" --steps "$(pick 1500 15)" \
+        --variants adamw,muon-bf16,muon-fp32,muon-fp16 --then adamw@2e-3,adamw@5e-4,normuon-bf16,muon-tf32,muon-bf16@2e-3 --together 4 \
+        --seconds "$(($(left) - 5))" --out "$out/losses.csv" --summary "$work/study.csv" -- $(pick "--batch-size 32" \
+        "--layers 2 --heads 2 --d-model 48 --seq-len 32 --batch-size 2 --dropout 0") >"$out/study.txt" 2>&1 || echo "FAIL: $(tail -n 1 "$out/study.txt")"
+    while IFS=, read -r -a line; do row study.csv "$(head -n 1 "$work/study.csv")" "${line[@]}"; done < <(tail -n +2 "$work/study.csv")
+}
+if [[ ${1:-} == study ]]; then
+    study
+elif [[ ${1:-} == 1.5B ]]; then
     1.5B 40 256
 elif [[ ${1:-} == still ]]; then
     still
