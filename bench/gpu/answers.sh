@@ -76,7 +76,7 @@ transfer() {
         --weight-decay 0.1 --eval-iters 8 --seeds 3 \
         --minutes "$(pick "$(awk -v s="$(left)" 'BEGIN { printf "%.2f", (s - 25) / 60 }')" 0.1)" --transfer "$(pick 256,384,512 16,24,32)" \
         --out "$out/transfer" --quiet \
-        $(pick "--model gpt2 --layers 24 --heads 16 --d-model 1024 --seq-len 1024 --batch-size 4 --steps 60 --warmup 20" \
+        $(pick "--model gpt2 --layers 24 --heads 16 --d-model 1024 --seq-len 1024 --batch-size 4 --steps 150 --warmup 30" \
         "--model gpt2 --layers 2 --heads 2 --d-model 64 --seq-len 32 --batch-size 2 --steps 12 --warmup 2") \
         >"$out/transfer.txt" 2>"$out/transfer.err"
     tail -n 12 "$out/transfer.txt" "$out/transfer.err" 2>/dev/null

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # muon [1.5B|still|symmetric|study]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the
 # floors are (calls.csv, of ops-calls.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with its word, at 262,144
-# and nothing else; still: with both optimizers at a learning rate of 1e-30, and by op); whether two runs, and a resumed one, have the same bits (bits.csv);
-# in fp8. With the word symmetric nothing but steps with AdamW, Muon, and Muon without the kernel of symmetric products, in turns, and calls of both
-# (calls.csv, calls-without.csv). study: losses of AdamW and Muon by the format of its products on the texts DEBS/*.txt (else the one here), three seeds,
-# by bench/muon_loss.py, four runs at the same time (losses.csv; study.csv: intervals); then, if there is time, AdamW at other rates, NorMuon and other formats.
+# and nothing else; still: with both optimizers, also at a learning rate of 1e-30, and the card's clocks meanwhile in clocks.csv); whether two runs, and a
+# resumed one, have the same bits (bits.csv); in fp8. With the word symmetric nothing but steps with AdamW, Muon, and Muon without the kernel of symmetric
+# products, in turns, and calls of both (calls.csv, calls-without.csv). study: losses of AdamW and Muon by the format of its products on the texts
+# DEBS/*.txt (else the one here), three seeds, by bench/muon_loss.py, four runs at the same time (losses.csv; study.csv: intervals); then, if there is time,
+# AdamW at other rates, NorMuon and other formats.
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \
     "--model gpt2 --layers 2 --heads 2 --d-model 48 --vocab 512 --seq-len 32 --batch-size 2")
@@ -79,14 +80,21 @@ bits() {
             --dropout 0 --steps 5 --optimizer $o
     done
 }
-still() { # what a micro batch costs where the weights stay as they were drawn, and by op (ADAMW-ops.csv, MUON-ops.csv)
-    # shellcheck disable=SC2046
-    for o in adamw muon; do
-        set -- $(pick "--model gpt2 --layers 48 --heads 25 --d-model 1600 --vocab 50304 --seq-len 1024 --batch-size 8" \
-            "--model gpt2 --layers 2 --heads 2 --d-model 48 --seq-len 32 --batch-size 2") --recompute true --precision bf16 --dropout 0 --optimizer $o
-        ! time_for 20 "$o, by op" || { steps "$o-profile" "$@" --global-batch "$(pick 16 4)" --steps 5 --profile 2 &&
-            cp "$o-profile/profile/ops.csv" "$out/$o-ops.csv"; }
-        ! time_for 30 "$o, learning rate 1e-30" || steps "$o-still" "$@" --global-batch "$(pick 256 4)" --steps 4 --lr 1e-30
+still() { # at a learning rate of 1e-30 the weights stay as they were drawn
+    local o rate shape sampler
+    shape=$(pick "--model gpt2 --layers 48 --heads 25 --d-model 1600 --vocab 50304 --seq-len 1024 --batch-size 8 --global-batch 256" \
+        "--model gpt2 --layers 2 --heads 2 --d-model 48 --seq-len 32 --batch-size 2 --global-batch 4")
+    for rate in 6e-4 1e-30; do
+        for o in adamw muon; do
+            time_for 40 "$o, learning rate $rate" || continue
+            nvidia-smi --id="${CUDA_VISIBLE_DEVICES:-0}" --query-gpu=timestamp,clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active \
+                --format=csv,noheader,nounits --loop-ms=500 >clocks 2>/dev/null &
+            sampler=$!
+            # shellcheck disable=SC2086
+            steps "$o-$rate" $shape --recompute true --precision bf16 --dropout 0 --steps 4 --lr $rate --optimizer $o
+            kill $sampler 2>/dev/null
+            sed "s/^/$o $rate, /" clocks >>"$out/clocks.csv"
+        done
     done
 }
 study() { # 24 runs of 1,500 steps, then 30 more

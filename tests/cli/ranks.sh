@@ -146,7 +146,11 @@ job=$!
 wait_until test -e ready
 kill -XCPU $job && kill -USR2 $job && kill -USR1 $job
 got() { [[ $(sort -u got | wc -l) -eq $1 ]]; }
-wait_until got 3
+said() { # what arrived, and which signals wait (SigPnd, ShdPnd), are blocked, ignored and caught in the command and its rank
+    echo "got $(sort got | tr '\n' ' ')"
+    grep -HE '^(Sig|Shd)' /proc/{$job,"$(ranks_of $job)"}/status
+}
+(wait_until got 3) || fail "$(said)"
 touch enough
 wait $job
 code=$?
