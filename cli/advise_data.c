@@ -27,9 +27,9 @@ static void show_run(void *user, const mz_verify_progress *p) {
 static mezzo_status save(const char *folder, json_t *json) {
     mz_text html = {0};
     MEZZO_TRY(mz_dir_create(folder));
-    MEZZO_TRY(mz_json_save_owned(json_incref(json), mz_format("%s/advise.json", folder)));
+    MEZZO_TRY(mz_json_save_owned(json_incref(json), mz_path_of("%s/advise.json", folder).text));
     html.status = mz_json_page("mezzo advise", json, &html);
-    return mz_text_save(&html, mz_format("%s/advise.html", folder));
+    return mz_text_save(&html, mz_path_of("%s/advise.html", folder).text);
 }
 
 static int tell(const mz_advised *a, const char *folder) {

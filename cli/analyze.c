@@ -16,14 +16,11 @@ static mezzo_status save(const mz_study *study, const mz_analysis *a, outcome *o
     static const char *const names[] = {"pairs_analysis.csv", "summary.json", "rules.json", "report.md"};
     mezzo_status status = mz_dir_create(out->folder);
     for (size_t i = 0; i < MZ_COUNT(names) && status == MEZZO_OK; i++) {
-        char *path = mz_format("%s/%s", out->folder, names[i]);
-        if (path == NULL)
-            return MEZZO_ERR_MEMORY;
-        status = i == 0   ? mz_pairs_save(study, path)
-                 : i == 1 ? mz_analysis_save_summary(a, path)
-                 : i == 2 ? mz_rules_save(&a->rules, &a->rule_cv, path)
-                          : mz_analysis_save_report(a, path);
-        mz_free(path);
+        const mz_path path = mz_path_of("%s/%s", out->folder, names[i]);
+        status = i == 0   ? mz_pairs_save(study, path.text)
+                 : i == 1 ? mz_analysis_save_summary(a, path.text)
+                 : i == 2 ? mz_rules_save(&a->rules, &a->rule_cv, path.text)
+                          : mz_analysis_save_report(a, path.text);
     }
     if (status == MEZZO_OK)
         status = mz_analysis_figures(a, out->folder, &out->drawn, out->why, sizeof out->why);

@@ -1,6 +1,7 @@
 // Chooses a precision by timing, for advise --measure and train --precision auto.
 #include "choose.h"
 
+#include "io/file.h"
 #include "io/json.h"
 
 static void tell(void *user, const mz_candidate *c) {
@@ -54,5 +55,5 @@ json_t *cli_choice_json(const mz_choice *c) {
 }
 
 mezzo_status cli_choice_save(const mz_choice *c, const char *folder) {
-    return mz_json_save_owned(cli_choice_json(c), mz_format("%s/precision.json", folder));
+    return mz_json_save_owned(cli_choice_json(c), mz_path_of("%s/precision.json", folder).text);
 }

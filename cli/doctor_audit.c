@@ -94,17 +94,13 @@ static mezzo_status add_folder(traces *t, const char *folder) {
     MEZZO_TRY(mz_dir_list(folder, &names, &n));
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
-        char *path = mz_format("%s/%s", folder, names[i]);
-        if (path == NULL)
-            status = MEZZO_ERR_MEMORY;
-        else if (mz_ends_with(names[i], ".json"))
-            status = add_trace(t, path);
+        if (mz_ends_with(names[i], ".json"))
+            status = add_trace(t, mz_path_of("%s/%s", folder, names[i]).text);
         if (status == MEZZO_ERR_UNSUPPORTED) {
             mz_free(refusal);
             refusal = mz_strdup(mezzo_error_message());
             status = MEZZO_OK;
         }
-        mz_free(path);
     }
     mz_dir_list_free(names, n);
     if (status == MEZZO_OK && t->n == 0 && refusal != NULL)
@@ -313,7 +309,7 @@ static mezzo_status write_page(const report *r, const char *path) {
     json_t *page = page_json(r);
     html.status = mz_json_page("Audit of a PyTorch program", page, &html);
     json_decref(page);
-    return mz_text_save(&html, mz_strdup(path));
+    return mz_text_save(&html, path);
 }
 
 static int show(const report *r) {
@@ -383,12 +379,12 @@ static int run_and_judge(void) {
     if (cli_line.n_operands == 0)
         return cli_wrong("name the program: mezzo doctor --run -- python train.py");
     const char *kept = cli_text("traces", NULL), *base = getenv("TMPDIR");
-    char *folder = kept != NULL ? mz_strdup(kept) : mz_format("%s/mezzo-audit-XXXXXX", base != NULL ? base : "/tmp");
+    mz_path place =
+        kept != NULL ? mz_path_of("%s", kept) : mz_path_of("%s/mezzo-audit-XXXXXX", base != NULL ? base : "/tmp");
+    char *folder = place.text;
     traces t = {0};
     int code;
-    if (folder == NULL)
-        code = cli_error(MEZZO_ERR_MEMORY);
-    else if (kept != NULL ? mz_dir_create(folder) != MEZZO_OK : mkdtemp(folder) == NULL)
+    if (kept != NULL ? mz_dir_create(folder) != MEZZO_OK : mkdtemp(folder) == NULL)
         code = cli_error(mz_fail(MEZZO_ERR_IO, "%s: cannot make this folder", folder));
     else {
         char *whole = realpath(folder, NULL);
@@ -400,7 +396,6 @@ static int run_and_judge(void) {
             (void)mz_dir_remove(folder);
     }
     free_traces(&t);
-    mz_free(folder);
     return code;
 }
 

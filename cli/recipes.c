@@ -105,12 +105,8 @@ static void copy(const mz_yaml_node *recipe, const char *key, char *out, size_t 
 
 // Reads a recipe's own description; its base has the parts that it leaves out.
 static mezzo_status describe(const char *folder, const char *name, int depth, told *out) {
-    char *path = mz_format("%s/%s%s", folder, name, suffix);
-    mz_yaml *yaml = NULL;
-    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : mz_yaml_load(path, &yaml);
-    mz_free(path);
-    if (status != MEZZO_OK)
-        return status;
+    mz_yaml *yaml;
+    MEZZO_TRY(mz_yaml_load(mz_path_of("%s/%s%s", folder, name, suffix).text, &yaml));
     const mz_yaml_node *recipe = mz_yaml_get(mz_yaml_root(yaml), "recipe"),
                        *base = mz_yaml_get(mz_yaml_root(yaml), "base");
     copy(recipe, "reproduces", out->reproduces, sizeof out->reproduces);

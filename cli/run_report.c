@@ -28,7 +28,7 @@ static int write_page(const mz_run_log *logs, int n, const char *out) {
     mz_text html = {0};
     html.status = mz_run_page(logs, n, title, &html);
     const cli_short bytes = cli_bytes((double)html.len);
-    CLI_TRY(cli_code(mz_text_save(&html, mz_strdup(out))));
+    CLI_TRY(cli_code(mz_text_save(&html, out)));
     const bool piped = strcmp(out, CLI_STDOUT) == 0;
     fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
             piped ? "standard output" : cli_show(out).text, bytes.text);
@@ -36,11 +36,10 @@ static int write_page(const mz_run_log *logs, int n, const char *out) {
 }
 
 static int read_run(const char *operand, mz_run_log *log) {
-    char folder[1024];
-    snprintf(folder, sizeof folder, "%s", operand);
-    for (size_t k = strlen(folder); k > 1 && folder[k - 1] == '/'; k--)
-        folder[k - 1] = '\0';
-    CLI_TRY(cli_code(mz_run_log_open(folder, NULL, log)));
+    mz_path folder = mz_path_of("%s", operand);
+    for (size_t k = strlen(folder.text); k > 1 && folder.text[k - 1] == '/'; k--)
+        folder.text[k - 1] = '\0';
+    CLI_TRY(cli_code(mz_run_log_open(folder.text, NULL, log)));
     if (log->records == 0)
         return cli_wrong("%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?", operand);
     return CLI_DONE;
@@ -50,13 +49,9 @@ static int read_run(const char *operand, mz_run_log *log) {
 static int write_pages(const mz_run_log *logs, int n) {
     if (cli_has("compare"))
         return write_page(logs, n, cli_out_file("out", "compare.html"));
-    int code = CLI_DONE;
-    for (int i = 0; i < n && code == CLI_DONE; i++) {
-        char *initial = mz_format("%s/report.html", cli_line.operands[i]);
-        code = initial == NULL ? cli_error(MEZZO_ERR_MEMORY) : write_page(&logs[i], 1, cli_out_file("out", initial));
-        mz_free(initial);
-    }
-    return code;
+    for (int i = 0; i < n; i++)
+        CLI_TRY(write_page(&logs[i], 1, cli_out_file("out", mz_path_of("%s/report.html", cli_line.operands[i]).text)));
+    return CLI_DONE;
 }
 
 int cli_report(void) {

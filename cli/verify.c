@@ -39,7 +39,7 @@ static mezzo_status write_reports(const char *folder, const mz_verify_options *o
                                   const char *command) {
     mz_text t = {0};
     MEZZO_TRY(mz_dir_create(folder));
-    MEZZO_TRY(mz_json_save_owned(report_json(o, r), mz_format("%s/verify.json", folder)));
+    MEZZO_TRY(mz_json_save_owned(report_json(o, r), mz_path_of("%s/verify.json", folder).text));
     if (o->matched) {
         mz_text_addf(&t, "# %s against %s at equal quality: %s\n\n```\n%s\n\n", mezzo_precision_name(r->precision),
                      mezzo_precision_name(r->baseline), mz_matched_word(r->matched.verdict), command);
@@ -48,7 +48,7 @@ static mezzo_status write_reports(const char *folder, const mz_verify_options *o
     } else {
         mz_verify_markdown(o, r, command, &t);
     }
-    return mz_text_save(&t, mz_format("%s/verify.md", folder));
+    return mz_text_save(&t, mz_path_of("%s/verify.md", folder).text);
 }
 
 static int tell(const mz_verify_options *o, const mz_verify_result *r, const char *folder) {

@@ -227,11 +227,9 @@ static void print_frame(const mz_run_log *log, int64_t steps, double age) {
 }
 
 static double seconds_since_written(const char *folder) {
-    char *path = mz_format("%s/metrics.jsonl", folder);
     struct stat info;
-    double age = path != NULL && stat(path, &info) == 0 ? difftime(time(NULL), info.st_mtime) : 0;
-    mz_free(path);
-    return age;
+    const bool there = stat(mz_path_of("%s/metrics.jsonl", folder).text, &info) == 0;
+    return there ? difftime(time(NULL), info.st_mtime) : 0;
 }
 
 // Makes the terminal pass keys one by one without echo, until it is restored.
@@ -291,11 +289,7 @@ static const char *footer(const view *v, const mz_run_log *log) {
 static mezzo_status open_log(view *v, mz_run_log *log) {
     enum { LONG_FILE = 64 << 20, TAIL = 1 << 20 };
     struct stat info;
-    char *path = mz_format("%s/metrics.jsonl", v->folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    const bool is_long = stat(path, &info) == 0 && info.st_size > LONG_FILE;
-    mz_free(path);
+    const bool is_long = stat(mz_path_of("%s/metrics.jsonl", v->folder).text, &info) == 0 && info.st_size > LONG_FILE;
     if (v->screen && is_long) {
         mz_run_log tail;
         mezzo_status status = mz_run_log_open_tail(v->folder, TAIL, &tail);

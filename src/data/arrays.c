@@ -102,21 +102,15 @@ static mezzo_status read_entry(const char *path, const mz_zip *zip, size_t index
     mz_npy npy = {0};
     if (n <= end || strcmp(e->name + n - end, ".npy") != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: entry '%s' is no array", path, e->name);
-    char *name = mz_format("%.*s", (int)(n - end), e->name),
-         *where = mz_format("%s: array '%.*s'", path, (int)(n - end), e->name);
-    mezzo_status status =
-        name == NULL || where == NULL ? MEZZO_ERR_MEMORY : mz_zip_read(zip, path, index, &bytes, &owned);
-    if (status == MEZZO_OK) {
-        if (mz_arrays_find(out, name) != NULL)
-            status = mz_fail(MEZZO_ERR_FORMAT, "%s is there twice", where);
-        if (status == MEZZO_OK)
-            status = mz_npy_parse(where, bytes, (size_t)e->size, &npy);
-        if (status == MEZZO_OK)
-            status = add(out, where, name, &npy);
-        mz_free(owned);
-    }
-    mz_free(name);
-    mz_free(where);
+    const mz_path name = mz_path_of("%.*s", (int)(n - end), e->name),
+                  where = mz_path_of("%s: array '%s'", path, name.text);
+    if (mz_arrays_find(out, name.text) != NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s is there twice", where.text);
+    MEZZO_TRY(mz_zip_read(zip, path, index, &bytes, &owned));
+    mezzo_status status = mz_npy_parse(where.text, bytes, (size_t)e->size, &npy);
+    if (status == MEZZO_OK)
+        status = add(out, where.text, name.text, &npy);
+    mz_free(owned);
     return status;
 }
 

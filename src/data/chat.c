@@ -81,24 +81,23 @@ static mezzo_status find_added(const json_t *config, json_t **out) {
 }
 
 mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added) {
-    char *jinja = mz_format("%s/chat_template.jinja", folder), *config = mz_format("%s/tokenizer_config.json", folder);
-    mezzo_status status = jinja != NULL && config != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    const mz_path jinja = mz_path_of("%s/chat_template.jinja", folder),
+                  config = mz_path_of("%s/tokenizer_config.json", folder);
+    mezzo_status status = MEZZO_OK;
     json_t *object = NULL;
     size_t n;
     *out = (mz_chat){0};
-    if (status == MEZZO_OK && mz_path_exists(jinja))
-        status = mz_file_read_text(jinja, MOST_TEMPLATE, &out->source, &n);
-    if (status == MEZZO_OK && mz_path_exists(config))
-        status = mz_json_load(config, MOST_CONFIG, &object);
+    if (mz_path_exists(jinja.text))
+        status = mz_file_read_text(jinja.text, MOST_TEMPLATE, &out->source, &n);
+    if (status == MEZZO_OK && mz_path_exists(config.text))
+        status = mz_json_load(config.text, MOST_CONFIG, &object);
     if (status == MEZZO_OK && object != NULL)
-        status = from_config(config, object, out);
+        status = from_config(config.text, object, out);
     if (added != NULL)
         *added = NULL;
     if (status == MEZZO_OK && added != NULL)
         status = find_added(object, added);
     json_decref(object);
-    mz_free(jinja);
-    mz_free(config);
     if (status != MEZZO_OK)
         mz_chat_free(out);
     return status;
@@ -589,12 +588,10 @@ mezzo_status mz_chat_find_end(const mezzo_tokenizer *tok, char **end) {
 // --- exports -------------------------------------------------------------------------------------------------------
 static mezzo_status write_config(const mz_chat *chat, const char *folder) {
     json_t *object = mz_json_new();
-    char *path = mz_format("%s/tokenizer_config.json", folder);
-    mezzo_status status = object != NULL && path != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY;
+    mezzo_status status = object != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK && json_object_size(object) > 0)
-        status = mz_json_save(path, object);
+        status = mz_json_save(mz_path_of("%s/tokenizer_config.json", folder).text, object);
     json_decref(object);
-    mz_free(path);
     return status;
 }
 
@@ -627,13 +624,10 @@ mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out) {
 mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder) {
     MEZZO_TRY(write_config(&tok->chat, folder));
     json_t *generation = NULL;
-    char *path = mz_format("%s/generation_config.json", folder);
-    mezzo_status status = path == NULL           ? MEZZO_ERR_MEMORY
-                          : mz_path_exists(path) ? MEZZO_OK
-                                                 : mz_chat_generation(tok, &generation);
+    const mz_path path = mz_path_of("%s/generation_config.json", folder);
+    mezzo_status status = mz_path_exists(path.text) ? MEZZO_OK : mz_chat_generation(tok, &generation);
     if (status == MEZZO_OK && json_object_size(generation) > 0)
-        status = mz_json_save(path, generation);
+        status = mz_json_save(path.text, generation);
     json_decref(generation);
-    mz_free(path);
     return status;
 }

@@ -136,13 +136,9 @@ static mezzo_status add_matches(mz_stream *stream, const char *folder, const cha
     size_t count;
     MEZZO_TRY(mz_dir_list(folder, &names, &count));
     mezzo_status status = MEZZO_OK;
-    for (size_t i = 0; status == MEZZO_OK && i < count; i++) {
-        if (!mz_glob_match(pattern, names[i]))
-            continue;
-        char *path = mz_format("%s/%s", folder, names[i]);
-        status = path ? add_shard(stream, path) : MEZZO_ERR_MEMORY;
-        mz_free(path);
-    }
+    for (size_t i = 0; status == MEZZO_OK && i < count; i++)
+        if (mz_glob_match(pattern, names[i]))
+            status = add_shard(stream, mz_path_of("%s/%s", folder, names[i]).text);
     mz_dir_list_free(names, count);
     return status;
 }
@@ -156,49 +152,32 @@ static bool is_shards(const char *source) {
 }
 
 // Returns a file's path in the folder of the first shard.
-static char *beside_shards(const mezzo_corpus *corpus, const char *name) {
-    const char *shard = corpus->splits[MEZZO_TRAIN].segments[0].path, *slash = strrchr(shard, '/');
-    return slash != NULL ? mz_format("%.*s/%s", (int)(slash - shard), shard, name) : mz_strdup(name);
-}
-
-// Finds tokenizer.json beside the shards; *out NULL: there is none.
-static mezzo_status find_tokenizer(const mezzo_corpus *corpus, char **out) {
-    *out = beside_shards(corpus, "tokenizer.json");
-    if (*out == NULL)
-        return MEZZO_ERR_MEMORY;
-    if (!mz_path_exists(*out)) {
-        mz_free(*out);
-        *out = NULL;
-    }
-    return MEZZO_OK;
+static mz_path beside_shards(const mezzo_corpus *corpus, const char *name) {
+    return mz_path_beside(corpus->splits[MEZZO_TRAIN].segments[0].path, name);
 }
 
 // Loads the tokenizer; "char" does not apply to shards, because it makes tokens of a text.
 static mezzo_status load_tokenizer(mezzo_corpus *corpus, const mezzo_corpus_options *options,
                                    const mz_tokenizer_sources *model) {
     mz_tokenizer_sources from = *model;
-    char *data;
-    MEZZO_TRY(find_tokenizer(corpus, &data));
-    from.data = data;
+    const mz_path data = beside_shards(corpus, "tokenizer.json");
+    from.data = mz_path_exists(data.text) ? data.text : NULL;
     from.named = given(options->tokenizer) && strcmp(options->tokenizer, "char") != 0 ? options->tokenizer : NULL;
-    mezzo_status status = mz_tokenizer_choose(&from, &corpus->tokenizer);
-    mz_free(data);
-    return status;
+    return mz_tokenizer_choose(&from, &corpus->tokenizer);
 }
 
 // Reads nanoGPT's description of its shards' tokens, which would mean something else in another vocabulary.
 static mezzo_status read_meta(mezzo_corpus *corpus) {
-    char *path = beside_shards(corpus, "meta.pkl");
-    mezzo_status status = path != NULL ? mz_meta_vocab(path, &corpus->meta_vocab) : MEZZO_ERR_MEMORY;
+    const mz_path path = beside_shards(corpus, "meta.pkl");
     const mezzo_tokenizer *tokenizer = corpus->tokenizer;
-    if (status == MEZZO_OK && corpus->meta_vocab > 0 && tokenizer != NULL && tokenizer->vocab != corpus->meta_vocab)
-        status = mz_fail(
-            MEZZO_ERR_INVALID,
-            "%s says that the tokens are of a vocabulary of %lld, and the %s tokenizer has %d tokens: they "
-            "do not belong together",
-            mz_quote(path).text, (long long)corpus->meta_vocab, mezzo_tokenizer_kind(tokenizer), (int)tokenizer->vocab);
-    mz_free(path);
-    return status;
+    MEZZO_TRY(mz_meta_vocab(path.text, &corpus->meta_vocab));
+    if (corpus->meta_vocab <= 0 || tokenizer == NULL || tokenizer->vocab == corpus->meta_vocab)
+        return MEZZO_OK;
+    return mz_fail(MEZZO_ERR_INVALID,
+                   "%s says that the tokens are of a vocabulary of %lld, and the %s tokenizer has %d tokens: they do "
+                   "not belong together",
+                   mz_quote(path.text).text, (long long)corpus->meta_vocab, mezzo_tokenizer_kind(tokenizer),
+                   (int)tokenizer->vocab);
 }
 
 static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options *options,
@@ -300,17 +279,15 @@ mezzo_status mezzo_corpus_check(const mezzo_corpus *corpus, int32_t vocab) {
 // Saves one split, or removes its file where this corpus lacks the split, so that another text's does not replace it.
 static mezzo_status save_split(const mz_stream *stream, const char *folder, const char *name, mezzo_shard_format format,
                                unsigned width) {
-    char *path = mz_format("%s/%s", folder, name);
+    const mz_path path = mz_path_of("%s/%s", folder, name);
+    if (stream->tokens == 0)
+        return mz_file_remove(path.text);
     mz_tokens *pieces = mz_alloc(stream->count + 1, sizeof *pieces);
-    mezzo_status status = path && pieces ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && stream->tokens == 0) {
-        status = mz_file_remove(path);
-    } else if (status == MEZZO_OK) {
-        for (size_t i = 0; i < stream->count; i++)
-            pieces[i] = stream->segments[i].tokens;
-        status = mz_shard_write(path, format, width, pieces, stream->count);
-    }
-    mz_free(path);
+    if (pieces == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < stream->count; i++)
+        pieces[i] = stream->segments[i].tokens;
+    const mezzo_status status = mz_shard_write(path.text, format, width, pieces, stream->count);
     mz_free(pieces);
     return status;
 }
@@ -333,11 +310,7 @@ static mezzo_status check_sources(const mezzo_corpus *corpus, const char *folder
     static const char *const names[] = {"train.bin", "val.bin"};
     for (size_t i = 0; i < MZ_COUNT(names); i++) {
         struct stat target, source;
-        char *path = mz_format("%s/%s", folder, names[i]);
-        if (!path)
-            return MEZZO_ERR_MEMORY;
-        bool there = stat(path, &target) == 0;
-        mz_free(path);
+        const bool there = stat(mz_path_of("%s/%s", folder, names[i]).text, &target) == 0;
         for (size_t s = 0; s < MZ_COUNT(corpus->splits) && there; s++)
             for (size_t k = 0; k < corpus->splits[s].count; k++)
                 if (stat(corpus->splits[s].segments[k].path, &source) == 0 && source.st_dev == target.st_dev &&
@@ -356,13 +329,9 @@ mezzo_status mezzo_corpus_save(const mezzo_corpus *corpus, const char *folder, m
     unsigned width = fits_16_bits(corpus) ? 2 : 4;
     MEZZO_TRY(check_sources(corpus, folder));
     MEZZO_TRY(mz_dir_create(folder));
-    char *train = mz_format("%s/train.bin", folder), *path = mz_format("%s/tokenizer.json", folder);
-    mezzo_status status = train != NULL && path != NULL ? mz_file_remove(train) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = corpus->tokenizer ? mezzo_tokenizer_save(corpus->tokenizer, path) : mz_file_remove(path);
-    mz_free(train);
-    mz_free(path);
-    MEZZO_TRY(status);
+    const mz_path path = mz_path_of("%s/tokenizer.json", folder);
+    MEZZO_TRY(mz_file_remove(mz_path_of("%s/train.bin", folder).text));
+    MEZZO_TRY(corpus->tokenizer ? mezzo_tokenizer_save(corpus->tokenizer, path.text) : mz_file_remove(path.text));
     MEZZO_TRY(save_split(&corpus->splits[MEZZO_VALIDATION], folder, "val.bin", format, width));
     return save_split(&corpus->splits[MEZZO_TRAIN], folder, "train.bin", format, width);
 }

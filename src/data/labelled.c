@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/stop.h"
+#include "data/many.h"
 #include "io/csv.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -204,10 +205,7 @@ typedef struct images {
     char **path; // [n]
     size_t n, cap, cap_y;
     int channels;
-    mz_stop *stop;
-    mezzo_status status; // of the first image that cannot be read
-    int64_t at;
-    char message[512];
+    mz_labelled *out;
 } images;
 
 static bool is_png(const char *name) {
@@ -246,16 +244,14 @@ static mezzo_status list_images(const char *path, mz_classes *classes, images *l
     mezzo_status status = MEZZO_OK;
     const bool known = classes->n > 0;
     for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
-        char *folder = mz_format("%s/%s", path, names[i]);
-        status = folder != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-        if (status == MEZZO_OK && names[i][0] != '.' && mz_path_is_dir(folder)) {
-            folders++;
-            status = known ? MEZZO_OK : add_class(classes, names[i]);
-            const int32_t class = find_class(classes, names[i]);
-            if (status == MEZZO_OK)
-                status = class >= 0 ? list_class(folder, class, list, out) : refuse_class(path, names[i], classes);
-        }
-        mz_free(folder);
+        const mz_path folder = mz_path_of("%s/%s", path, names[i]);
+        if (names[i][0] == '.' || !mz_path_is_dir(folder.text))
+            continue;
+        folders++;
+        status = known ? MEZZO_OK : add_class(classes, names[i]);
+        const int32_t class = find_class(classes, names[i]);
+        if (status == MEZZO_OK)
+            status = class >= 0 ? list_class(folder.text, class, list, out) : refuse_class(path, names[i], classes);
     }
     mz_dir_list_free(names, n);
     if (status == MEZZO_OK && folders == 0)
@@ -267,8 +263,11 @@ static mezzo_status list_images(const char *path, mz_classes *classes, images *l
     return status;
 }
 
-static mezzo_status read_image(const images *list, int64_t i, mz_labelled *out) {
+static mezzo_status read_image(void *user, int64_t i) {
+    const images *list = user;
+    mz_labelled *out = list->out;
     mz_picture one;
+    MEZZO_TRY(mz_stop_check(list->path[i]));
     MEZZO_TRY(mz_png_read_channels(list->path[i], list->channels, &one));
     const int64_t size = one.width * one.height * one.channels;
     mezzo_status status = MEZZO_OK;
@@ -279,26 +278,6 @@ static mezzo_status read_image(const images *list, int64_t i, mz_labelled *out) 
         memcpy(out->pixels + i * out->features, one.pixels, (size_t)size);
     mz_picture_free(&one);
     return status;
-}
-
-// Reads an image in order, so that no image before a bad one is skipped.
-static void try_image(images *list, int64_t i, mz_labelled *out) {
-    bool go_on;
-#pragma omp critical(mz_labelled_trouble)
-    go_on = list->status == MEZZO_OK;
-    if (!go_on)
-        return;
-    mz_stop *former = mz_stop_enter(list->stop);
-    mezzo_status status = mz_stop_check(list->path[i]);
-    if (status == MEZZO_OK)
-        status = read_image(list, i, out);
-    mz_stop_leave(former);
-#pragma omp critical(mz_labelled_trouble)
-    if (status != MEZZO_OK && (list->status == MEZZO_OK || i < list->at)) {
-        list->status = status;
-        list->at = i;
-        snprintf(list->message, sizeof list->message, "%s", mezzo_error_message());
-    }
 }
 
 static mezzo_status read_images(images *list, mz_labelled *out) {
@@ -316,11 +295,8 @@ static mezzo_status read_images(images *list, mz_labelled *out) {
     out->pixels = mz_alloc((size_t)out->n, (size_t)out->features);
     if (out->pixels == NULL)
         return MEZZO_ERR_MEMORY;
-    list->stop = mz_stop_flag();
-#pragma omp parallel for schedule(dynamic, 16)
-    for (int64_t i = 0; i < out->n; i++)
-        try_image(list, i, out);
-    return list->status == MEZZO_OK ? MEZZO_OK : mz_fail(list->status, "%s", list->message);
+    list->out = out;
+    return mz_read_many(out->n, read_image, list);
 }
 
 mezzo_status mz_labelled_read_images(const char *path, mz_classes *classes, mz_labelled *out) {

@@ -150,13 +150,9 @@ static mezzo_status predict(scoring *s, int64_t k, bool *there) {
             predict_free_space(&s->p, example, s->predicted);
         return MEZZO_OK;
     }
-    char *path = mz_format("%s/%s.png", s->o->predicted, s->p.example[example].name);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    *there = mz_path_exists(path);
-    const mezzo_status status = *there ? read_prediction(&s->p, path, s->predicted) : MEZZO_OK;
-    mz_free(path);
-    return status;
+    const mz_path path = mz_path_of("%s/%s.png", s->o->predicted, s->p.example[example].name);
+    *there = mz_path_exists(path.text);
+    return *there ? read_prediction(&s->p, path.text, s->predicted) : MEZZO_OK;
 }
 
 static mezzo_status score_one(scoring *s, int64_t k) {

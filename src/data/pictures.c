@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/stop.h"
+#include "data/many.h"
 #include "data/npy.h"
 #include "data/radio_map.h"
 #include "io/json.h"
@@ -60,63 +61,42 @@ static mezzo_status read_npy(const char *path, mz_picture *out) {
 }
 
 // Reads FOLDER/NAME.png, or NAME.npy where there is no such PNG.
-static mezzo_status read_either(const char *folder, const char *name, char **path, mz_picture *out) {
-    char *npy = mz_format("%s/%s.npy", folder, name);
-    *path = mz_format("%s/%s.png", folder, name);
-    mezzo_status status = *path != NULL && npy != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && mz_path_exists(npy)) {
-        const bool both = mz_path_exists(*path);
-        mz_free(*path);
-        *path = npy;
-        return both ? mz_fail(MEZZO_ERR_FORMAT, "%s: a .png of that name exists too: remove one", npy)
-                    : read_npy(npy, out);
-    }
-    mz_free(npy);
-    return status == MEZZO_OK ? mz_png_read(*path, out) : status;
+static mezzo_status read_either(const char *folder, const char *name, mz_path *path, mz_picture *out) {
+    const mz_path npy = mz_path_of("%s/%s.npy", folder, name), png = mz_path_of("%s/%s.png", folder, name);
+    const bool has_npy = mz_path_exists(npy.text);
+    *path = has_npy ? npy : png;
+    if (has_npy && mz_path_exists(png.text))
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: a .png of that name exists too: remove one", npy.text);
+    return has_npy ? read_npy(npy.text, out) : mz_png_read(png.text, out);
 }
 
 // Reads a square picture `size` pixels wide; 0: of any width.
 static mezzo_status read_one(const char *folder, const char *name, int64_t size, mz_picture *out) {
-    char *path;
-    mezzo_status status = read_either(folder, name, &path, out);
-    if (status != MEZZO_OK) {
-        mz_free(path);
-        return status;
-    }
+    mz_path path;
+    mezzo_status status = MEZZO_OK;
+    MEZZO_TRY(read_either(folder, name, &path, out));
     if (out->width != out->height)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be square", path,
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be square", path.text,
                          (long long)out->width, (long long)out->height);
     else if (size > 0 && out->width != size)
         status = mz_fail(MEZZO_ERR_FORMAT, "%s: %lld x %lld pixels: pictures must be of one size, here %lld x %lld",
-                         path, (long long)out->width, (long long)out->height, (long long)size, (long long)size);
+                         path.text, (long long)out->width, (long long)out->height, (long long)size, (long long)size);
     if (status != MEZZO_OK)
         mz_picture_free(out);
-    mz_free(path);
     return status;
 }
 
 // --- a folder of files -----------------------------------------------------------------------------
-// Holds what threads read once the examples are known. Each thread keeps its error, and the caller gets that of the
-// first example.
+// Holds what threads read once the examples are known.
 typedef struct reading {
     mz_pictures *p;
-    char *scenes, *antennas, *pictures; // folders; antennas: NULL where there are no transmitters
-    mz_stop *stop;
-    mezzo_status status;
-    int64_t at; // the example of `message`
-    char message[512];
+    mz_path scenes, antennas, pictures; // folders; antennas: "" where there are no transmitters
 } reading;
-
-static void close_reading(reading *r) {
-    mz_free(r->scenes);
-    mz_free(r->antennas);
-    mz_free(r->pictures);
-}
 
 // Finds the scene of a map, whose name is the scene and a number: "12_3".
 static void scene_name(const reading *r, int64_t i, char out[64]) {
     snprintf(out, 64, "%s", r->p->example[i].name);
-    if (r->antennas != NULL)
+    if (r->antennas.text[0] != '\0')
         out[strcspn(out, "_")] = '\0';
 }
 
@@ -142,38 +122,20 @@ static mezzo_status find_transmitter(const char *folder, int64_t size, mz_exampl
     return black ? mz_fail(MEZZO_ERR_FORMAT, "%s/%s.png: all black: no transmitter", folder, example->name) : MEZZO_OK;
 }
 
-static mezzo_status read_example(const reading *r, int64_t i) {
+static mezzo_status read_example(void *user, int64_t i) {
+    const reading *r = user;
     mz_pictures *p = r->p;
     mz_example *e = &p->example[i];
     const size_t bytes = (size_t)(p->size * p->size);
+    MEZZO_TRY(mz_stop_check(r->pictures.text));
     if (i == 0 || e->scene != e[-1].scene) {
         char name[64];
         scene_name(r, i, name);
-        MEZZO_TRY(read_into(r->scenes, name, p->size, p->scene + (size_t)e->scene * bytes));
+        MEZZO_TRY(read_into(r->scenes.text, name, p->size, p->scene + (size_t)e->scene * bytes));
     }
-    if (r->antennas != NULL)
-        MEZZO_TRY(find_transmitter(r->antennas, p->size, e));
-    return read_into(r->pictures, e->name, p->size, p->picture + (size_t)i * bytes);
-}
-
-// Reads an example in order, so that no example before a bad one is skipped.
-static void try_example(reading *r, int64_t i) {
-    bool go_on;
-#pragma omp critical(mz_pictures_trouble)
-    go_on = r->status == MEZZO_OK;
-    if (!go_on)
-        return;
-    mz_stop *former = mz_stop_enter(r->stop);
-    mezzo_status status = mz_stop_check(r->pictures);
-    if (status == MEZZO_OK)
-        status = read_example(r, i);
-    mz_stop_leave(former);
-#pragma omp critical(mz_pictures_trouble)
-    if (status != MEZZO_OK && (r->status == MEZZO_OK || i < r->at)) {
-        r->status = status;
-        r->at = i;
-        snprintf(r->message, sizeof r->message, "%s", mezzo_error_message());
-    }
+    if (r->antennas.text[0] != '\0')
+        MEZZO_TRY(find_transmitter(r->antennas.text, p->size, e));
+    return read_into(r->pictures.text, e->name, p->size, p->picture + (size_t)i * bytes);
 }
 
 static mezzo_status read_all(reading *r) {
@@ -181,18 +143,14 @@ static mezzo_status read_all(reading *r) {
     mz_picture one;
     char name[64];
     scene_name(r, 0, name);
-    MEZZO_TRY(read_one(r->scenes, name, 0, &one));
+    MEZZO_TRY(read_one(r->scenes.text, name, 0, &one));
     p->size = one.width;
     mz_picture_free(&one);
     p->picture = mz_alloc((size_t)p->n, (size_t)(p->size * p->size));
     p->scene = mz_alloc((size_t)p->scenes, (size_t)(p->size * p->size));
     if (p->picture == NULL || p->scene == NULL)
         return MEZZO_ERR_MEMORY;
-    r->stop = mz_stop_flag();
-#pragma omp parallel for schedule(dynamic, 1)
-    for (int64_t i = 0; i < p->n; i++)
-        try_example(r, i);
-    return r->status == MEZZO_OK ? MEZZO_OK : mz_fail(r->status, "%s", r->message);
+    return mz_read_many(p->n, read_example, r);
 }
 
 static mezzo_status add_example(mz_pictures *p, const mz_example *example) {
@@ -245,25 +203,19 @@ static mezzo_status list_maps(const char *folder, numbered **out, size_t *count)
     return status;
 }
 
-static mezzo_status find_gain(const char *path, char **out) {
-    char **names = NULL;
-    size_t n = 0;
-    *out = mz_format("%s/gain/DPM", path);
-    if (*out == NULL || mz_path_is_dir(*out))
-        return *out == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
-    mz_free(*out);
-    char *gain = mz_format("%s/gain", path);
-    *out = NULL;
-    mezzo_status status = gain != NULL ? mz_dir_list(gain, &names, &n) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && n == 1)
-        *out = mz_format("%s/%s", gain, names[0]);
-    if (status == MEZZO_OK && n != 1)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: %zu kinds of maps, none of them DPM: keep one folder", gain, n);
-    else if (status == MEZZO_OK && *out == NULL)
-        status = MEZZO_ERR_MEMORY;
+static mezzo_status find_gain(const char *path, mz_path *out) {
+    char **names;
+    size_t n;
+    const mz_path gain = mz_path_of("%s/gain", path);
+    *out = mz_path_of("%s/DPM", gain.text);
+    if (mz_path_is_dir(out->text))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_dir_list(gain.text, &names, &n));
+    if (n == 1)
+        *out = mz_path_of("%s/%s", gain.text, names[0]);
     mz_dir_list_free(names, n);
-    mz_free(gain);
-    return status;
+    return n == 1 ? MEZZO_OK
+                  : mz_fail(MEZZO_ERR_FORMAT, "%s: %zu kinds of maps, none of them DPM: keep one folder", gain.text, n);
 }
 
 // Reads the description in a folder of `mezzo data radio`; RadioMapSeer's values are the same, at one metre a pixel.
@@ -272,9 +224,10 @@ static mezzo_status read_description(mz_pictures *p, const char *path) {
     double extent = (double)p->size;
     p->loss_at_0 = mz_radio_loss(0);
     p->loss_at_255 = mz_radio_loss(255);
-    char *file = mz_format("%s/" MZ_RADIO_FILE, path);
-    mezzo_status status = file == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
-    if (status == MEZZO_OK && mz_path_exists(file)) {
+    const mz_path place = mz_path_of("%s/" MZ_RADIO_FILE, path);
+    const char *file = place.text;
+    mezzo_status status = MEZZO_OK;
+    if (mz_path_exists(file)) {
         status = mz_json_load(file, DESCRIPTION_BYTES, &json);
         if (status == MEZZO_OK)
             status = mz_json_get_double(file, json, "extent_m", &extent);
@@ -289,7 +242,6 @@ static mezzo_status read_description(mz_pictures *p, const char *path) {
         json_decref(json);
     }
     p->cell = extent / (double)p->size;
-    mz_free(file);
     return status;
 }
 
@@ -308,21 +260,19 @@ static mezzo_status open_radio(const char *path, mz_pictures *p) {
     mezzo_status status = MEZZO_OK;
     numbered *maps = NULL;
     size_t n = 0;
-    reading r = {
-        .p = p, .scenes = mz_format("%s/png/buildings_complete", path), .antennas = mz_format("%s/png/antennas", path)};
+    reading r = {.p = p,
+                 .scenes = mz_path_of("%s/png/buildings_complete", path),
+                 .antennas = mz_path_of("%s/png/antennas", path)};
     p->radio = true;
     p->channels = 1;
     p->condition_channels = 2;
-    if (r.scenes == NULL || r.antennas == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, find_gain(path, &r.pictures));
-    MEZZO_TRY_GOTO(status, list_maps(r.pictures, &maps, &n));
+    MEZZO_TRY_GOTO(status, list_maps(r.pictures.text, &maps, &n));
     MEZZO_TRY_GOTO(status, add_maps(p, maps, n));
     MEZZO_TRY_GOTO(status, read_all(&r));
     MEZZO_TRY_GOTO(status, read_description(p, path));
 fail:
     mz_free(maps);
-    close_reading(&r);
     return status;
 }
 
@@ -343,20 +293,16 @@ static mezzo_status open_pairs(const char *path, mz_pictures *p) {
     mezzo_status status = MEZZO_OK;
     char **names = NULL;
     size_t n = 0;
-    reading r = {.p = p, .scenes = mz_format("%s/input", path), .pictures = mz_format("%s/target", path)};
+    reading r = {.p = p, .scenes = mz_path_of("%s/input", path), .pictures = mz_path_of("%s/target", path)};
     p->channels = p->condition_channels = 1;
-    if (r.scenes == NULL || r.pictures == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, mz_dir_list(r.scenes, &names, &n));
-    for (size_t i = 0; i < n; i++)
-        MEZZO_TRY_GOTO(status, add_pair(p, r.scenes, names[i]));
-    if (p->n == 0)
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png and no *.npy in it", r.scenes));
-    MEZZO_TRY_GOTO(status, read_all(&r));
-fail:
+    MEZZO_TRY(mz_dir_list(r.scenes.text, &names, &n));
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        status = add_pair(p, r.scenes.text, names[i]);
     mz_dir_list_free(names, n);
-    close_reading(&r);
-    return status;
+    MEZZO_TRY(status);
+    if (p->n == 0)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: no *.png and no *.npy in it", r.scenes.text);
+    return read_all(&r);
 }
 
 static mezzo_status take_array(const char *path, const mz_npy *npy, mz_pictures *p) {
@@ -423,19 +369,11 @@ static mezzo_status divide(mz_pictures *p, double split) {
     return all ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
-static mezzo_status is_dir(const char *path, const char *below, bool *there) {
-    char *whole = mz_format("%s/%s", path, below);
-    *there = whole != NULL && mz_path_is_dir(whole);
-    mz_free(whole);
-    return whole != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-}
-
 static mezzo_status open_any(const char *path, mz_pictures *out) {
-    bool radio, pairs;
+    const bool radio = mz_path_is_dir(mz_path_of("%s/png/buildings_complete", path).text),
+               pairs = mz_path_is_dir(mz_path_of("%s/input", path).text);
     if (mz_ends_with(path, ".npy"))
         return open_array(path, out);
-    MEZZO_TRY(is_dir(path, "png/buildings_complete", &radio));
-    MEZZO_TRY(is_dir(path, "input", &pairs));
     if (radio || pairs)
         return radio ? open_radio(path, out) : open_pairs(path, out);
     if (!mz_path_exists(path))

@@ -44,10 +44,8 @@ static bool holds_records(const char *folder) {
     if (mz_dir_list(folder, &names, &n) != MEZZO_OK)
         return false;
     for (size_t i = 0; i < n && others == 0; i++) {
-        char *path = mz_format("%s/%s", folder, names[i]);
         records += names_records(names[i]);
-        others += path == NULL || mz_path_is_dir(path) || ends_with(names[i], ".bin");
-        mz_free(path);
+        others += mz_path_is_dir(mz_path_of("%s/%s", folder, names[i]).text) || ends_with(names[i], ".bin");
     }
     mz_dir_list_free(names, n);
     return records > 0 && others == 0;
@@ -55,27 +53,20 @@ static bool holds_records(const char *folder) {
 
 // Holds one source of a list. A file is opened first under its whole name, which may contain the colon.
 typedef struct part {
-    char *path;
+    mz_path path;
     double weight;
 } part;
 
 static mezzo_status parse_part(const char *text, size_t n, part *out) {
     char *end;
-    *out = (part){.path = mz_format("%.*s", (int)n, text), .weight = 1};
-    if (out->path == NULL)
-        return MEZZO_ERR_MEMORY;
-    char *colon = strrchr(out->path, ':');
-    if (colon == NULL || mz_path_exists(out->path))
+    *out = (part){.path = mz_path_of("%.*s", (int)n, text), .weight = 1};
+    char *colon = strrchr(out->path.text, ':');
+    if (colon == NULL || mz_path_exists(out->path.text))
         return MEZZO_OK;
     out->weight = strtod(colon + 1, &end);
-    if (end == colon + 1 || *end != '\0' || !(out->weight > 0 && out->weight <= 1e6)) {
-        mezzo_status status =
-            mz_fail(MEZZO_ERR_INVALID, "%s: the weight after the colon must be above 0 and at most 1e6",
-                    mz_quote(out->path).text);
-        mz_free(out->path);
-        out->path = NULL;
-        return status;
-    }
+    if (end == colon + 1 || *end != '\0' || !(out->weight > 0 && out->weight <= 1e6))
+        return mz_fail(MEZZO_ERR_INVALID, "%s: the weight after the colon must be above 0 and at most 1e6",
+                       mz_quote(out->path.text).text);
     *colon = '\0';
     return MEZZO_OK;
 }
@@ -94,8 +85,7 @@ bool mz_is_records(const char *source) {
         part p;
         if (next_part(&at, &p) != MEZZO_OK)
             return strstr(source, ".json") != NULL; // the open that follows reports a wrong weight
-        found = names_records(p.path) || (mz_path_is_dir(p.path) && holds_records(p.path));
-        mz_free(p.path);
+        found = names_records(p.path.text) || (mz_path_is_dir(p.path.text) && holds_records(p.path.text));
     }
     return found;
 }
@@ -209,29 +199,25 @@ static mezzo_status add_file(reading *r, const char *path, double weight) {
 static mezzo_status add_folder(reading *r, const part *p) {
     char **names;
     size_t n;
-    MEZZO_TRY(mz_dir_list(p->path, &names, &n));
+    MEZZO_TRY(mz_dir_list(p->path.text, &names, &n));
     mezzo_status status = MEZZO_OK;
     const size_t before = r->set->n_files;
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
-        if (!names_records(names[i]))
-            continue;
-        char *path = mz_format("%s/%s", p->path, names[i]);
-        status = path != NULL ? add_file(r, path, p->weight) : MEZZO_ERR_MEMORY;
-        mz_free(path);
-    }
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        if (names_records(names[i]))
+            status = add_file(r, mz_path_of("%s/%s", p->path.text, names[i]).text, p->weight);
     mz_dir_list_free(names, n);
     if (status == MEZZO_OK && r->set->n_files == before)
-        status = mz_fail(MEZZO_ERR_INVALID, "folder %s has no *.jsonl and no *.json", mz_quote(p->path).text);
+        status = mz_fail(MEZZO_ERR_INVALID, "folder %s has no *.jsonl and no *.json", mz_quote(p->path.text).text);
     return status;
 }
 
 static mezzo_status add_pattern(reading *r, const part *p) {
     glob_t found;
-    const int result = glob(p->path, GLOB_ERR, NULL, &found);
+    const int result = glob(p->path.text, GLOB_ERR, NULL, &found);
     if (result == GLOB_NOSPACE)
         return MEZZO_ERR_MEMORY;
     if (result != 0)
-        return mz_fail(MEZZO_ERR_INVALID, "no file matches %s", mz_quote(p->path).text);
+        return mz_fail(MEZZO_ERR_INVALID, "no file matches %s", mz_quote(p->path.text).text);
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; i < found.gl_pathc && status == MEZZO_OK; i++)
         status = add_file(r, found.gl_pathv[i], p->weight);
@@ -240,11 +226,11 @@ static mezzo_status add_pattern(reading *r, const part *p) {
 }
 
 static mezzo_status add_part(reading *r, const part *p) {
-    if (mz_path_is_dir(p->path))
+    if (mz_path_is_dir(p->path.text))
         return add_folder(r, p);
-    if (!mz_path_exists(p->path) && strpbrk(p->path, "*?[") != NULL)
+    if (!mz_path_exists(p->path.text) && strpbrk(p->path.text, "*?[") != NULL)
         return add_pattern(r, p);
-    return add_file(r, p->path, p->weight);
+    return add_file(r, p->path.text, p->weight);
 }
 
 static mezzo_status read_all(reading *r, const char *source) {
@@ -255,9 +241,7 @@ static mezzo_status read_all(reading *r, const char *source) {
     for (const char *at = source; *at != '\0';) {
         part p;
         MEZZO_TRY(next_part(&at, &p));
-        mezzo_status status = add_part(r, &p);
-        mz_free(p.path);
-        MEZZO_TRY(status);
+        MEZZO_TRY(add_part(r, &p));
     }
     return MEZZO_OK;
 }

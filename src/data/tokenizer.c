@@ -52,13 +52,9 @@ static mezzo_status load_published(const char *where, const json_t *object, mezz
 
 // Reads the template beside a published file, unless the file itself has one.
 static mezzo_status read_chat(const char *path, const json_t *object, mezzo_tokenizer *tok) {
-    const char *slash = strrchr(path, '/');
     if (!is_published(object) || json_object_get(json_object_get(object, "model"), "mezzo") != NULL)
         return MEZZO_OK;
-    char *folder = slash != NULL ? mz_format("%.*s/", (int)(slash - path), path) : mz_strdup(".");
-    mezzo_status status = folder != NULL ? mz_chat_read(folder, &tok->chat, NULL) : MEZZO_ERR_MEMORY;
-    mz_free(folder);
-    return status;
+    return mz_chat_read(mz_path_folder(path).text, &tok->chat, NULL);
 }
 
 static mezzo_status read_object(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out) {
@@ -94,19 +90,14 @@ mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, boo
     return status;
 }
 
-// Returns the path of the first of two names that the folder has; NULL where it has neither, or memory ran out
-// (*status).
-static char *either(const char *folder, const char *name, const char *other, mezzo_status *status) {
-    const char *names[] = {name, other};
-    for (size_t i = 0; i < MZ_COUNT(names); i++) {
-        char *path = mz_format("%s/%s", folder, names[i]);
-        if (!path)
-            *status = MEZZO_ERR_MEMORY;
-        if (!path || mz_path_exists(path))
-            return path;
-        mz_free(path);
+// Finds the first of these names that the folder has; n: it has none.
+static size_t find_name(const char *folder, const char *const *names, size_t n, mz_path *path) {
+    for (size_t i = 0; i < n; i++) {
+        *path = mz_path_of("%s/%s", folder, names[i]);
+        if (mz_path_exists(path->text))
+            return i;
     }
-    return NULL;
+    return n;
 }
 
 // Loads GPT-2's two files, tokens that were added to them, and the chat template.
@@ -128,53 +119,21 @@ enum { JSON_FILE, MERGES_FILE, OPENAI_MERGES_FILE, FILES };
 static const char *const files[] = {"tokenizer.json",  "merges.txt",   "vocab.bpe",
                                     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model"};
 
-// Finds the tokenizer's file; *which is MZ_COUNT(files) where there is none.
-static mezzo_status find_file(const char *folder, size_t *which, char **path) {
-    *path = NULL;
-    for (*which = 0; *which < MZ_COUNT(files); ++*which) {
-        *path = mz_format("%s/%s", folder, files[*which]);
-        if (*path == NULL)
-            return MEZZO_ERR_MEMORY;
-        if (mz_path_exists(*path))
-            return MEZZO_OK;
-        mz_free(*path);
-        *path = NULL;
-    }
-    return MEZZO_OK;
-}
-
-mezzo_status mz_tokenizer_in_folder(const char *folder, bool *out) {
-    size_t which;
-    char *path;
-    MEZZO_TRY(find_file(folder, &which, &path));
-    *out = path != NULL;
-    mz_free(path);
-    return MEZZO_OK;
-}
-
-static mezzo_status load_two_files(const char *folder, const char *merges, mezzo_tokenizer **out) {
-    mezzo_status status = MEZZO_OK;
-    char *vocab = either(folder, "vocab.json", "encoder.json", &status);
-    if (status == MEZZO_OK)
-        status = load_bpe(folder, vocab, merges, out);
-    mz_free(vocab);
-    return status;
+bool mz_tokenizer_in_folder(const char *folder) {
+    return find_name(folder, files, MZ_COUNT(files), &(mz_path){""}) < MZ_COUNT(files);
 }
 
 static mezzo_status load_folder(const char *folder, mezzo_tokenizer **out) {
-    size_t which;
-    char *path;
-    MEZZO_TRY(find_file(folder, &which, &path));
-    mezzo_status status;
-    if (path == NULL)
-        status = mz_fail(MEZZO_ERR_INVALID, "folder %s has no tokenizer: neither tokenizer.json nor merges.txt",
-                         mz_quote(folder).text);
-    else if (which == JSON_FILE)
-        status = mezzo_tokenizer_load(path, out);
-    else
-        status = which < FILES ? load_two_files(folder, path, out) : mezzo_tokenizer_load(path, out);
-    mz_free(path);
-    return status;
+    static const char *const vocabs[] = {"vocab.json", "encoder.json"};
+    mz_path path, vocab;
+    const size_t which = find_name(folder, files, MZ_COUNT(files), &path);
+    if (which == MZ_COUNT(files))
+        return mz_fail(MEZZO_ERR_INVALID, "folder %s has no tokenizer: neither tokenizer.json nor merges.txt",
+                       mz_quote(folder).text);
+    if (which == JSON_FILE || which >= FILES)
+        return mezzo_tokenizer_load(path.text, out);
+    const bool has = find_name(folder, vocabs, MZ_COUNT(vocabs), &vocab) < MZ_COUNT(vocabs);
+    return load_bpe(folder, has ? vocab.text : NULL, path.text, out);
 }
 
 mezzo_status mz_tokenizer_named(const char *name, mezzo_tokenizer **out) {

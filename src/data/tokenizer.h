@@ -75,8 +75,7 @@ mezzo_status mz_tokenizer_choose_for_text(const mz_tokenizer_sources *from, cons
 bool mz_tokenizer_splits_as_gpt2(const mezzo_tokenizer *tok); // and does nothing else, so that GPT-2's two files
                                                               // describe it
 bool mz_tokenizer_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b);
-mezzo_status mz_tokenizer_in_folder(const char *folder,
-                                    bool *out); // whether mezzo_tokenizer_load finds one, or refuses it
+bool mz_tokenizer_in_folder(const char *folder); // whether mezzo_tokenizer_load finds one, or refuses it
 
 // Makes a tokenizer from the parsed content of tokenizer.json; `where` names it in errors.
 mezzo_status mz_tokenizer_from_json(const char *where, const json_t *object, bool sealed, mezzo_tokenizer **out);

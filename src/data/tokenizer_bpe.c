@@ -241,15 +241,13 @@ static bool splits_as_gpt2(const mz_bpe_tokenizer *tok) {
 // --- GPT-2's two files ---------------------------------------------------------------------------------------------
 static mezzo_status save_vocab(const json_t *texts, const char *folder) {
     mezzo_status status = MEZZO_OK;
-    char *path = mz_format("%s/vocab.json", folder);
     json_t *vocab = mz_json_new();
     for (size_t i = 0; i < json_array_size(texts) && status == MEZZO_OK; i++)
         if (json_object_set_new(vocab, json_string_value(json_array_get(texts, i)), json_integer((json_int_t)i)) != 0)
             status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json");
     if (status == MEZZO_OK)
-        status = path ? mz_json_save(path, vocab) : MEZZO_ERR_MEMORY;
+        status = mz_json_save(mz_path_of("%s/vocab.json", folder).text, vocab);
     json_decref(vocab);
-    mz_free(path);
     return status;
 }
 
@@ -258,7 +256,7 @@ static mezzo_status save_merges(const json_t *lines, const char *folder) {
     mz_text_addf(&text, "#version: 0.2\n");
     for (size_t i = 0; i < json_array_size(lines); i++)
         mz_text_addf(&text, "%s\n", json_string_value(json_array_get(lines, i)));
-    return mz_text_save(&text, mz_format("%s/merges.txt", folder));
+    return mz_text_save(&text, mz_path_of("%s/merges.txt", folder).text);
 }
 
 mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *folder) {

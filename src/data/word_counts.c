@@ -243,14 +243,10 @@ static mezzo_status read_records(counting *c, const char *path, mz_record_splitt
             over = span.text == NULL;
             if (over)
                 break;
-            char *where = mz_format("%s:%llu", path, (unsigned long long)span.line);
-            mezzo_status status = where == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
-            if (status == MEZZO_OK)
-                status = span.too_long
-                             ? mz_fail(MEZZO_ERR_FORMAT, "%s: a record of more than %d bytes", where, MZ_RECORD_BYTES)
-                             : add_record(c, p, where, &span);
-            mz_free(where);
-            MEZZO_TRY(status);
+            const mz_path where = mz_path_of("%s:%llu", path, (unsigned long long)span.line);
+            if (span.too_long)
+                return mz_fail(MEZZO_ERR_FORMAT, "%s: a record of more than %d bytes", where.text, MZ_RECORD_BYTES);
+            MEZZO_TRY(add_record(c, p, where.text, &span));
         }
         MEZZO_TRY(end_piece(c));
     }
@@ -299,13 +295,9 @@ static mezzo_status walk(counting *c, const char *path, mezzo_status (*each)(cou
         return mz_fail(MEZZO_ERR_INVALID, "%s: folders are nested more than 32 deep", mz_quote(path).text);
     MEZZO_TRY(mz_dir_list(path, &names, &n));
     mezzo_status status = MEZZO_OK;
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
-        if (names[i][0] == '.')
-            continue;
-        char *inner = mz_format("%s/%s", path, names[i]);
-        status = inner != NULL ? walk(c, inner, each, depth + 1) : MEZZO_ERR_MEMORY;
-        mz_free(inner);
-    }
+    for (size_t i = 0; i < n && status == MEZZO_OK; i++)
+        if (names[i][0] != '.')
+            status = walk(c, mz_path_of("%s/%s", path, names[i]).text, each, depth + 1);
     mz_dir_list_free(names, n);
     return status;
 }

@@ -164,9 +164,8 @@ static mezzo_status yaml_set_list(const char *at, mz_config_entry *entry, const 
 }
 
 static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_yaml_node *node, int line) {
-    char *at = mz_format("%s:%d", load->where, line);
-    if (!at)
-        return MEZZO_ERR_MEMORY;
+    const mz_path place = mz_path_of("%s:%d", load->where, line);
+    const char *at = place.text;
     mezzo_status status;
     mz_config_type type = entry->row->type;
     if (entry->mark == load->mark)
@@ -181,7 +180,6 @@ static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_y
     else
         status = mz_config_set_text(entry, node->text, MZ_CONFIG_FILE, at);
     entry->mark = load->mark;
-    mz_free(at);
     return status;
 }
 
@@ -242,19 +240,13 @@ enum { MOST_BASES = 8 };
 static mezzo_status load_file(mz_config *cfg, const char *path, const yaml_file *above, const char *named);
 
 static mezzo_status load_base(mz_config *cfg, const yaml_file *file, const mz_yaml_node *base) {
-    const char *slash = strrchr(file->path, '/');
     if (base->kind != MZ_YAML_SCALAR || base->text[0] == '\0' || mz_yaml_is_null(base))
         return mz_fail(MEZZO_ERR_INVALID, "%s:%d: base: expected the path of another file", file->path, base->line);
-    char *path = base->text[0] == '/' || slash == NULL
-                     ? mz_strdup(base->text)
-                     : mz_format("%.*s/%s", (int)(slash - file->path), file->path, base->text);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
+    const mz_path path = base->text[0] == '/' ? mz_path_of("%s", base->text) : mz_path_beside(file->path, base->text);
     char named[64];
     snprintf(named, sizeof named, "%d: base", base->line);
-    mezzo_status status = load_file(cfg, path, file, named);
-    const bool unread = status == MEZZO_ERR_IO || !mz_path_exists(path);
-    mz_free(path);
+    mezzo_status status = load_file(cfg, path.text, file, named);
+    const bool unread = status == MEZZO_ERR_IO || !mz_path_exists(path.text);
     return unread ? mz_context(status, "%s:%d: base", file->path, base->line) : status;
 }
 

@@ -91,7 +91,7 @@ mezzo_status mz_config_write_yaml(const mz_config *cfg, const char *path) {
     mz_text_add(&text, body.data, body.len);
     text.status = body.status != MEZZO_OK ? body.status : text.status;
     mz_text_free(&body);
-    return mz_text_save(&text, mz_strdup(path));
+    return mz_text_save(&text, path);
 }
 
 mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n) {

@@ -353,12 +353,10 @@ mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n)
     return MEZZO_OK;
 }
 
-mezzo_status mz_text_save(mz_text *text, char *path) {
-    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : text->status;
-    if (status == MEZZO_OK)
-        status = mz_file_write_atomic(path, text->data, text->len);
+mezzo_status mz_text_save(mz_text *text, const char *path) {
+    const mezzo_status status =
+        text->status == MEZZO_OK ? mz_file_write_atomic(path, text->data, text->len) : text->status;
     mz_text_free(text);
-    mz_free(path);
     return status;
 }
 

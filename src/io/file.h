@@ -10,6 +10,16 @@ typedef enum mz_io_op { MZ_IO_OPEN, MZ_IO_WRITE, MZ_IO_FSYNC, MZ_IO_RENAME, MZ_I
 void mz_io_fail_after(mz_io_op op, int64_t n); // the n-th call from now fails once (0 = the next); negative = never
 uint64_t mz_io_count(mz_io_op op);             // calls so far, in all threads
 
+// --- paths ---------------------------------------------------------------------------------------------------------
+// Holds a path under construction; it needs no memory and is not freed. One that is too long for the system is cut, and
+// stays too long, so that every call refuses it.
+typedef struct mz_path {
+    char text[4200];
+} mz_path;
+mz_path mz_path_of(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+mz_path mz_path_folder(const char *path);                   // of the folder that holds it; "." where it names none
+mz_path mz_path_beside(const char *path, const char *name); // of a name in the folder that holds `path`
+
 // --- one file, replaced as a whole ---------------------------------------------------------------------------------
 // A file under construction. Bytes go to "PATH.tmp" beside the target (so that the rename stays on one file system);
 // commit flushes, renames and flushes the folder's entry. A crash at any moment leaves the old file or the new one.
@@ -38,8 +48,8 @@ mezzo_status mz_file_commit(mz_file *file); // created: syncs, renames, syncs th
 void mz_file_discard(mz_file *file);        // created: the target stays unchanged. It frees `file`; NULL is allowed
 // Creates, writes, commits or discards in one call.
 mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
-// Writes a text atomically, and frees it and the path, which is allocated; NULL: out of memory.
-mezzo_status mz_text_save(mz_text *text, char *path);
+// Writes a text atomically, and frees it.
+mezzo_status mz_text_save(mz_text *text, const char *path);
 
 mezzo_status mz_file_cut(const char *path, size_t size); // truncates it to its first `size` bytes, and flushes
 

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +14,25 @@
 
 // A checkpoint is one folder of files, and Mezzo writes no deeper trees than this.
 #define MAX_DEPTH 8
+
+mz_path mz_path_of(const char *fmt, ...) {
+    mz_path path;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(path.text, sizeof path.text, fmt, args);
+    va_end(args);
+    return path;
+}
+
+mz_path mz_path_folder(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? mz_path_of("%.*s", slash > path ? (int)(slash - path) : 1, path) : mz_path_of(".");
+}
+
+mz_path mz_path_beside(const char *path, const char *name) {
+    const char *slash = strrchr(path, '/');
+    return mz_path_of("%.*s%s", slash != NULL ? (int)(slash - path) + 1 : 0, path, name);
+}
 
 bool mz_path_exists(const char *path) {
     struct stat info;
@@ -115,19 +135,14 @@ static mezzo_status walk(const char *path, int depth, visit_fn visit) {
     MEZZO_TRY(mz_dir_list(path, &names, &count));
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; status == MEZZO_OK && i < count; i++) {
-        char *entry = mz_format("%s/%s", path, names[i]);
-        if (!entry) {
-            status = MEZZO_ERR_MEMORY;
-            break;
-        }
+        const mz_path entry = mz_path_of("%s/%s", path, names[i]);
         struct stat info;
-        if (lstat(entry, &info) != 0)
-            status = mz_io_fail("read", entry);
+        if (lstat(entry.text, &info) != 0)
+            status = mz_io_fail("read", entry.text);
         else if (S_ISDIR(info.st_mode))
-            status = walk(entry, depth + 1, visit);
+            status = walk(entry.text, depth + 1, visit);
         else
-            status = visit(entry, false);
-        mz_free(entry);
+            status = visit(entry.text, false);
     }
     mz_dir_list_free(names, count);
     MEZZO_TRY(status);

@@ -228,14 +228,10 @@ mezzo_status mz_json_save(const char *path, const json_t *value) {
     return status;
 }
 
-mezzo_status mz_json_save_owned(json_t *value, char *path) {
-    mezzo_status status = path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && value == NULL)
-        status = mz_fail(MEZZO_ERR_MEMORY, "out of memory while %s was written", path);
-    if (status == MEZZO_OK)
-        status = mz_json_save(path, value);
+mezzo_status mz_json_save_owned(json_t *value, const char *path) {
+    const mezzo_status status = value != NULL ? mz_json_save(path, value)
+                                              : mz_fail(MEZZO_ERR_MEMORY, "out of memory while %s was written", path);
     json_decref(value);
-    mz_free(path);
     return status;
 }
 

@@ -41,8 +41,8 @@ mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out);
 // Writes it atomically, indented by two, keys in insertion order, numbers as mz_json_dump writes them, with a newline
 // at the end.
 mezzo_status mz_json_save(const char *path, const json_t *value);
-// Saves a value likewise, and frees the value and the path, which is allocated; NULL of either: out of memory.
-mezzo_status mz_json_save_owned(json_t *value, char *path);
+// Saves a value likewise, and frees it; NULL: out of memory.
+mezzo_status mz_json_save_owned(json_t *value, const char *path);
 
 // Saves a value with a last member "crc32c", eight hexadecimal digits: the checksum of all bytes before that member's
 // comma. *written (may be NULL): that of the whole file.

@@ -95,14 +95,11 @@ static mezzo_status take(int fd, const char *folder, const char *path, mz_lock *
 
 mezzo_status mz_lock_take(const char *folder, mz_lock *out) {
     *out = (mz_lock){0};
-    char *path = mz_format("%s/" MZ_LOCK_FILE, folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    int fd = mz_sys_open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
-    mezzo_status status = fd < 0 ? mz_io_fail("open", path) : take(fd, folder, path, out);
+    const mz_path path = mz_path_of("%s/" MZ_LOCK_FILE, folder);
+    int fd = mz_sys_open(path.text, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK);
+    mezzo_status status = fd < 0 ? mz_io_fail("open", path.text) : take(fd, folder, path.text, out);
     if (fd >= 0 && out->fd == 0)
         close(fd);
-    mz_free(path);
     return status;
 }
 
@@ -120,10 +117,7 @@ static bool is_same(const mz_lock *lock, const char *path) {
 
 bool mz_folder_stays(const char *folder) {
     nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    char *path = mz_format("%s/config.yaml", folder);
-    const bool stays = path == NULL || mz_path_exists(path);
-    mz_free(path);
-    return stays;
+    return mz_path_exists(mz_path_of("%s/config.yaml", folder).text);
 }
 
 static mezzo_status renew(mz_lock *lock, const char *folder, const char *path) {
@@ -144,10 +138,6 @@ static mezzo_status renew(mz_lock *lock, const char *folder, const char *path) {
 mezzo_status mz_lock_renew(mz_lock *lock, const char *folder) {
     if (lock->fd == 0)
         return MEZZO_OK;
-    char *path = mz_format("%s/" MZ_LOCK_FILE, folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    const mezzo_status status = is_same(lock, path) ? MEZZO_OK : renew(lock, folder, path);
-    mz_free(path);
-    return status;
+    const mz_path path = mz_path_of("%s/" MZ_LOCK_FILE, folder);
+    return is_same(lock, path.text) ? MEZZO_OK : renew(lock, folder, path.text);
 }

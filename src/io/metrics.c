@@ -127,11 +127,7 @@ mezzo_status mz_metrics_match(const char *folder, mz_written was, bool *same) {
     *same = true;
     if (was.bytes == 0)
         return MEZZO_OK;
-    char *path = mz_format("%s/metrics.jsonl", folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    const mezzo_status status = checksum(path, was.bytes, &is);
-    mz_free(path);
+    const mezzo_status status = checksum(mz_path_of("%s/metrics.jsonl", folder).text, was.bytes, &is);
     *same = status == MEZZO_OK && is.bytes == was.bytes && is.crc == was.crc;
     return status;
 }
@@ -139,12 +135,10 @@ mezzo_status mz_metrics_match(const char *folder, mz_written was, bool *same) {
 mezzo_status mz_metrics_check(const char *folder, mz_written was, int64_t at) {
     bool same;
     MEZZO_TRY(mz_metrics_match(folder, was, &same));
-    char *path = same ? NULL : mz_format("%s/metrics.jsonl", folder);
     if (!same)
         mz_log("warn",
                "%s: not what it was when the checkpoint of step %lld was saved: records are damaged, edited or missing",
-               mz_quote(path).text, (long long)at);
-    mz_free(path);
+               mz_quote(mz_path_of("%s/metrics.jsonl", folder).text).text, (long long)at);
     return MEZZO_OK;
 }
 
@@ -166,12 +160,9 @@ mezzo_status mz_metrics_open(const char *folder, const char *file, int64_t resum
     *out = NULL;
     mezzo_status status = MEZZO_OK;
     mz_metrics *metrics = mz_alloc(1, sizeof *metrics);
-    char *path = mz_format("%s/%s", folder, file);
-    if (!metrics || !path) {
-        mz_free(path);
-        status = MEZZO_ERR_MEMORY;
-        goto fail;
-    }
+    char *path = metrics != NULL ? mz_format("%s/%s", folder, file) : NULL;
+    if (path == NULL)
+        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     metrics->path = path;
     MEZZO_TRY_GOTO(status, resume_step < 0 ? require_fresh(path) : cut_after(path, resume_step));
     MEZZO_TRY_GOTO(status, mz_file_append_own(path, &metrics->file));
@@ -278,18 +269,11 @@ static mezzo_status write_events(mz_metrics *metrics, int64_t step, const mz_met
 static mezzo_status follow_path(mz_metrics *metrics) {
     if (!mz_file_moved(metrics->file))
         return MEZZO_OK;
-    const char *slash = strrchr(metrics->path, '/');
-    char *folder = slash ? mz_format("%.*s", (int)(slash - metrics->path), metrics->path) : mz_strdup(".");
-    if (!folder)
-        return MEZZO_ERR_MEMORY;
-    const mezzo_status status =
-        mz_folder_stays(folder)
-            ? MEZZO_OK
-            : mz_fail(MEZZO_ERR_IO,
-                      "%s: the run folder was removed, renamed or replaced while the run was writing there",
-                      mz_quote(folder).text);
-    mz_free(folder);
-    MEZZO_TRY(status);
+    const mz_path folder = mz_path_folder(metrics->path);
+    if (!mz_folder_stays(folder.text))
+        return mz_fail(MEZZO_ERR_IO,
+                       "%s: the run folder was removed, renamed or replaced while the run was writing there",
+                       mz_quote(folder.text).text);
     mz_file *file;
     MEZZO_TRY(mz_file_append_own(metrics->path, &file));
     mz_file_discard(metrics->file);

@@ -400,13 +400,8 @@ static mezzo_status parse(mz_safetensors *file) {
     const char *text = NULL;
     size_t size = 0;
     MEZZO_TRY(find_header(file, &text, &size));
-    char *where = mz_format("%s: header", file->where);
-    if (!where)
-        return MEZZO_ERR_MEMORY;
     // Three levels: header; tensor or metadata; shape or offsets.
-    mezzo_status status = mz_json_parse(where, text, size, 3, &file->header);
-    mz_free(where);
-    MEZZO_TRY(status);
+    MEZZO_TRY(mz_json_parse(mz_path_of("%s: header", file->where).text, text, size, 3, &file->header));
 
     size_t entries = json_object_size(file->header), data_start = 8 + size;
     MEZZO_TRY(make_room(file, entries));

@@ -132,24 +132,16 @@ mezzo_status mz_tfevents_open(const char *folder, int64_t resume_step, mz_tfeven
     mz_tfevents *e = mz_alloc(1, sizeof *e);
     if (!e)
         return MEZZO_ERR_MEMORY;
-    char *path = NULL;
-    for (int n = 0;; n++) { // several runs may start within one second
-        mz_free(path);
-        path = mz_format("%s/events.out.tfevents.%010lld.mezzo.%d", folder, (long long)time(NULL), n);
-        if (!path) {
-            status = MEZZO_ERR_MEMORY;
-            goto fail;
-        }
-        if (!mz_path_exists(path))
-            break;
-    }
-    MEZZO_TRY_GOTO(status, mz_file_create_new(path, &e->file));
+    mz_path path;
+    int n = 0;
+    do // several runs may start within one second
+        path = mz_path_of("%s/events.out.tfevents.%010lld.mezzo.%d", folder, (long long)time(NULL), n++);
+    while (mz_path_exists(path.text));
+    MEZZO_TRY_GOTO(status, mz_file_create_new(path.text, &e->file));
     MEZZO_TRY_GOTO(status, write_start(e, resume_step));
-    mz_free(path);
     *out = e;
     return MEZZO_OK;
 fail:
-    mz_free(path);
     mz_tfevents_close(e);
     return status;
 }

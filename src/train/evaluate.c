@@ -217,7 +217,7 @@ static mezzo_status write_batches(const char *path, const mz_batch_score *each, 
     for (uint64_t k = 0; k < n; k++)
         mz_text_addf(&csv, "%llu,%llu,%.9g\n", (unsigned long long)k, (unsigned long long)each[k].counted,
                      each[k].loss);
-    return mz_text_save(&csv, mz_strdup(path));
+    return mz_text_save(&csv, path);
 }
 
 static mezzo_status evaluate(model *m, const mezzo_eval_options *o, const mezzo_hooks *hooks, mezzo_eval_result *r) {

@@ -235,7 +235,7 @@ mezzo_status mz_latents_save(const char *folder, const mz_latents *latents) {
     json_t *json = json_pack("{s:s, s:f}", "vae_crc32c", crc, "scale", latents->scale);
     if (json != NULL && latents->step >= 0)
         json_object_set_new(json, "vae_step", json_integer(latents->step));
-    return mz_json_save_owned(json, mz_format("%s/" LATENTS_FILE, folder));
+    return mz_json_save_owned(json, mz_path_of("%s/" LATENTS_FILE, folder).text);
 }
 
 static mezzo_status read_kept(const char *path, mz_latents *latents) {

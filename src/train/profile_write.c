@@ -113,7 +113,7 @@ static void add_event(mz_text *t, const mz_profile_event *e) {
 }
 
 static mezzo_status write_text(const char *folder, const char *name, mz_text *t) {
-    return mz_text_save(t, mz_format("%s/%s", folder, name));
+    return mz_text_save(t, mz_path_of("%s/%s", folder, name).text);
 }
 
 static mezzo_status write_trace(const mz_profile_view *v, const char *folder) {

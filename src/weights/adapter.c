@@ -133,7 +133,7 @@ static mezzo_status write_config(const writer *w, const char *folder) {
                                mz_lora_scale(w->weights) * (double)w->rank, "lora_dropout", 0.0, "fan_in_fan_out",
                                w->family == &mz_hf_gpt2, // its layers are Conv1D
                                "bias", "none", "inference_mode", 1, "target_modules", w->modules);
-    return mz_json_save_owned(config, mz_format("%s/adapter_config.json", folder));
+    return mz_json_save_owned(config, mz_path_of("%s/adapter_config.json", folder).text);
 }
 
 mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family *family, const mz_model *model,

@@ -556,14 +556,12 @@ fail:
 }
 
 static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
-    bool has = false;
     *out = NULL;
     if (name != NULL && strcmp(name, "none") == 0)
         return MEZZO_OK;
     if (in->gguf != NULL)
         return open_gguf_tokenizer(in, name, out);
-    if (in->family != NULL)
-        MEZZO_TRY(mz_tokenizer_in_folder(in->folder, &has));
+    const bool has = in->family != NULL && mz_tokenizer_in_folder(in->folder);
     const mz_tokenizer_sources from = {.own = has ? in->folder : NULL, .named = name};
     MEZZO_TRY(mz_tokenizer_choose(&from, out));
     MEZZO_TRY(name_gpt2(out));

@@ -148,7 +148,7 @@ static mezzo_status write_description(const mz_radio_options *o) {
     mz_text_addf(&text, "  \"seed\": %" PRIu64 ",\n  \"frequency_ghz\": %.17g,\n", o->seed, MZ_RADIO_GHZ);
     mz_text_addf(&text, "  \"loss_db_at_255\": %.17g,\n  \"loss_db_at_0\": %.17g\n}\n", mz_radio_loss(255),
                  mz_radio_loss(0));
-    return mz_text_save(&text, mz_format("%s/" MZ_RADIO_FILE, o->out));
+    return mz_text_save(&text, mz_path_of("%s/" MZ_RADIO_FILE, o->out).text);
 }
 
 static mezzo_status check_options(const mz_radio_options *o) {

@@ -602,21 +602,13 @@ static bool is_in(const mz_asked_set *set, const char *path) {
 // Adds the file that another one names. A path is relative to the folder where the job starts, which is the current
 // one, or else to the file that names it.
 static mezzo_status follow(mz_asked_set *set, size_t i) {
-    const char *path = set->files[i].followed, *slash = strrchr(set->paths[i], '/');
-    char *beside = slash != NULL && path[0] != '/'
-                       ? mz_format("%.*s/%s", (int)(slash - set->paths[i]), set->paths[i], path)
-                       : mz_strdup(path);
-    if (beside == NULL)
-        return MEZZO_ERR_MEMORY;
-    const char *found = mz_path_exists(path) ? path : mz_path_exists(beside) ? beside : NULL;
-    mezzo_status status = MEZZO_OK;
-    if (found != NULL) {
-        set->files[i].follows.line = 0;
-        if (!is_in(set, found))
-            status = read_into(set, mz_strdup(found));
-    }
-    mz_free(beside);
-    return status;
+    const char *path = set->files[i].followed;
+    const mz_path beside = path[0] != '/' ? mz_path_beside(set->paths[i], path) : mz_path_of("%s", path);
+    const char *found = mz_path_exists(path) ? path : beside.text;
+    if (!mz_path_exists(found))
+        return MEZZO_OK;
+    set->files[i].follows.line = 0;
+    return is_in(set, found) ? MEZZO_OK : read_into(set, mz_strdup(found));
 }
 
 mezzo_status mz_asked_read_all(const char *const *paths, int n, mz_asked_set *out) {

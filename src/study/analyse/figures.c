@@ -59,7 +59,7 @@ static mezzo_status write_script(const char *folder, const char *name, const mz_
         "set terminal svg size %d,%d dynamic font 'DejaVu Sans,11' background rgb 'white'\nset output '%s.svg'\n"
         "@draw\nunset output\n",
         width, height, quoted, width, height, quoted);
-    return mz_text_save(&t, mz_format("%s/%s.gp", folder, name));
+    return mz_text_save(&t, mz_path_of("%s/%s.gp", folder, name).text);
 }
 
 mezzo_status mz_figure_write(const char *folder, const char *name, mz_text *body, int width, int height) {
@@ -110,36 +110,27 @@ mezzo_status mz_figure_draw(const char *folder, const char *name) {
     return MEZZO_OK;
 }
 
-static mezzo_status run_dot(const char *source, const char *path) {
+static mezzo_status run_dot(char *source, const char *path) {
     char program[] = "dot", output[] = "-o", format[] = "-Tsvg";
     if (strcmp(strrchr(path, '.'), ".png") == 0)
         memcpy(format, "-Tpng", sizeof format);
-    char *from = mz_strdup(source), *to = mz_strdup(path);
-    mezzo_status status = from == NULL || to == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
-    if (status == MEZZO_OK) {
-        char *const words[] = {program, format, output, to, from, NULL};
-        int code, error = run_quietly(".", words, &code);
-        if (error != 0 || code == 127)
-            status = mz_fail(MEZZO_ERR_UNSUPPORTED,
-                             "Graphviz' dot could not be started (%s): install graphviz and run dot -Tsvg -o %s %s",
-                             strerror(error != 0 ? error : ENOENT), mz_quote(path).text, mz_quote(source).text);
-        else if (code != 0)
-            status = mz_fail(MEZZO_ERR_IO, "dot could not draw %s from %s", mz_quote(path).text, mz_quote(source).text);
-    }
-    mz_free(from);
-    mz_free(to);
-    return status;
+    mz_path to = mz_path_of("%s", path);
+    char *const words[] = {program, format, output, to.text, source, NULL};
+    int code, error = run_quietly(".", words, &code);
+    if (error != 0 || code == 127)
+        return mz_fail(MEZZO_ERR_UNSUPPORTED,
+                       "Graphviz' dot could not be started (%s): install graphviz and run dot -Tsvg -o %s %s",
+                       strerror(error != 0 ? error : ENOENT), mz_quote(path).text, mz_quote(source).text);
+    return code == 0
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_IO, "dot could not draw %s from %s", mz_quote(path).text, mz_quote(source).text);
 }
 
 mezzo_status mz_figure_graph(const mz_text *dot, const char *path) {
     // The name must not look like an option.
-    char *source = mz_format("%s%.*s.dot", path[0] == '-' ? "./" : "", (int)(strrchr(path, '.') - path), path);
-    mezzo_status status = source == NULL ? MEZZO_ERR_MEMORY : mz_file_write_atomic(source, dot->data, dot->len);
-    if (status == MEZZO_OK)
-        status = run_dot(source, path);
-    mz_free(source);
-    MEZZO_TRY(status);
-    return MEZZO_OK;
+    mz_path source = mz_path_of("%s%.*s.dot", path[0] == '-' ? "./" : "", (int)(strrchr(path, '.') - path), path);
+    MEZZO_TRY(mz_file_write_atomic(source.text, dot->data, dot->len));
+    return run_dot(source.text, path);
 }
 
 // --- lines against tokens per step ---------------------------------------------------------------------------------

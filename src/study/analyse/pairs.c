@@ -604,5 +604,5 @@ mezzo_status mz_pairs_save(const mz_study *s, const char *path) {
             mz_csv_next(&t, p->variant);
         mz_text_add(&t, "\n", 1);
     }
-    return mz_text_save(&t, mz_strdup(path));
+    return mz_text_save(&t, path);
 }

@@ -339,7 +339,7 @@ mezzo_status mz_analysis_save_report(const mz_analysis *a, const char *path) {
                  "in ln(tokens) and ln(speedup), meets 1; it is reported only between points whose intervals lie on "
                  "opposite sides of 1. %d draws with seed %llu. Folds keep all pairs of a shape together.\n",
                  a->draws, (unsigned long long)a->seed);
-    return mz_text_save(&t, mz_strdup(path));
+    return mz_text_save(&t, path);
 }
 
 // --- summary.json --------------------------------------------------------------------------------------------------
@@ -419,5 +419,5 @@ mezzo_status mz_analysis_save_summary(const mz_analysis *a, const char *path) {
     if (o == NULL)
         return mz_fail(MEZZO_ERR_MEMORY,
                        "out of memory while writing %s, or a precision's name in the file is not UTF-8", path);
-    return mz_json_save_owned(o, mz_strdup(path));
+    return mz_json_save_owned(o, path);
 }

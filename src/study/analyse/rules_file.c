@@ -45,7 +45,7 @@ mezzo_status mz_rules_save(const mz_rules *rules, const mz_score *cross_validate
     json_t *o = rules_json(rules, cross_validated);
     if (o == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "out of memory while writing the rules, or a name in them is not UTF-8");
-    return mz_json_save_owned(o, mz_strdup(path));
+    return mz_json_save_owned(o, path);
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ mezzo_status mz_lab_text(char **path) {
         return mz_fail(MEZZO_ERR_IO, "%s: a temporary file could not be made; set TMPDIR", *path);
     close(file);
     write_words(&t, 40000);
-    return mz_text_save(&t, mz_strdup(*path));
+    return mz_text_save(&t, *path);
 }
 
 mezzo_status mz_lab_set(mezzo_config *config, const char *const (*keys)[2], size_t n) {

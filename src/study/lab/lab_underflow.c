@@ -22,10 +22,7 @@ static mezzo_status configure(const mz_underflow_options *o, const char *folder,
                                      {"device.name", o->device != NULL ? o->device : "cpu"},
                                      {"device.threads", threads}};
     if (folder != NULL) {
-        char *file = mz_format("%s/config.yaml", folder);
-        mezzo_status status = file != NULL ? mezzo_config_load(config, file) : MEZZO_ERR_MEMORY;
-        mz_free(file);
-        MEZZO_TRY(status);
+        MEZZO_TRY(mezzo_config_load(config, mz_path_of("%s/config.yaml", folder).text));
     } else {
         MEZZO_TRY(mz_lab_set(config, small, MZ_COUNT(small)));
         MEZZO_TRY(mezzo_config_set(config, "train.seed", seed, "lab underflow"));

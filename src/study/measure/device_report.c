@@ -119,5 +119,5 @@ mezzo_status mz_device_report_write(const json_t *report, const char *path) {
         return mz_json_save(path, report);
     mz_text html = {0};
     html.status = mz_json_page("mezzo doctor", report, &html);
-    return mz_text_save(&html, mz_strdup(path));
+    return mz_text_save(&html, path);
 }

@@ -208,15 +208,21 @@ static mezzo_status read_lines(mz_run_log *log, mz_lines *lines, const volatile 
     return status;
 }
 
+// Opens the records; *lines NULL: there are none yet.
+static mezzo_status open_lines(const char *folder, mz_lines **lines, uint64_t *size) {
+    const mz_path path = mz_path_of("%s/metrics.jsonl", folder);
+    struct stat info = {0};
+    *lines = NULL;
+    const bool there = stat(path.text, &info) == 0 || errno == EACCES; // opening it then reports the reason
+    *size = (uint64_t)info.st_size;
+    return there ? mz_lines_open(path.text, lines) : MEZZO_OK;
+}
+
 mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop) {
-    mz_lines *lines = NULL;
-    char *path = mz_format("%s/metrics.jsonl", log->folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    struct stat info;
-    const bool there = stat(path, &info) == 0 || errno == EACCES; // opening it then reports the reason
-    mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
-    bool cut = !there && log->offset > 0;
+    mz_lines *lines;
+    uint64_t size;
+    mezzo_status status = open_lines(log->folder, &lines, &size);
+    bool cut = lines == NULL && log->offset > 0;
     if (status == MEZZO_OK && lines != NULL)
         status = was_cut(log, lines, &cut);
     if (status == MEZZO_OK && cut)
@@ -224,9 +230,8 @@ mezzo_status mz_run_log_read(mz_run_log *log, const volatile sig_atomic_t *stop)
     if (status == MEZZO_OK && lines != NULL)
         status = mz_lines_from(lines, log->offset);
     if (status == MEZZO_OK && lines != NULL)
-        status = read_lines(log, lines, stop, (uint64_t)info.st_size);
+        status = read_lines(log, lines, stop, size);
     mz_lines_close(lines);
-    mz_free(path);
     return status;
 }
 
@@ -257,24 +262,19 @@ mezzo_status mz_run_log_open(const char *folder, const volatile sig_atomic_t *st
 
 mezzo_status mz_run_log_open_tail(const char *folder, uint64_t bytes, mz_run_log *out) {
     MEZZO_TRY(open_folder(folder, out));
-    mz_lines *lines = NULL;
+    mz_lines *lines;
     const char *line;
     size_t n;
-    struct stat info;
-    char *path = mz_format("%s/metrics.jsonl", folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    const bool there = stat(path, &info) == 0 || errno == EACCES;
-    mezzo_status status = there ? mz_lines_open(path, &lines) : MEZZO_OK;
-    if (status == MEZZO_OK && lines != NULL && (uint64_t)info.st_size > bytes) {
-        status = mz_lines_from(lines, (uint64_t)info.st_size - bytes);
+    uint64_t size;
+    mezzo_status status = open_lines(folder, &lines, &size);
+    if (status == MEZZO_OK && lines != NULL && size > bytes) {
+        status = mz_lines_from(lines, size - bytes);
         if (status == MEZZO_OK) // skips the rest of a line
             status = mz_lines_next(lines, &line, &n);
     }
     if (status == MEZZO_OK && lines != NULL)
-        status = read_lines(out, lines, NULL, (uint64_t)info.st_size);
+        status = read_lines(out, lines, NULL, size);
     mz_lines_close(lines);
-    mz_free(path);
     return status;
 }
 

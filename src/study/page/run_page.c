@@ -102,33 +102,29 @@ static void add_skips(mz_text *t, const mz_run_log *log) {
 }
 
 // Adds the sheet's file within the page itself; one that is missing, or outside the run's folder, is left out.
-static mezzo_status add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
+static void add_sheet(mz_text *t, const mz_run_log *log, const mz_run_text *sheet, int *n) {
     if (sheet->text[0] == '/' || strstr(sheet->text, "..") != NULL)
-        return MEZZO_OK;
-    char *path = mz_format("%s/%s", log->folder, sheet->text), *bytes = NULL;
+        return;
+    char *bytes = NULL;
     size_t size = 0;
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    if (mz_file_read(path, SHEET_BYTES_MAX, &bytes, &size) == MEZZO_OK) {
+    const mz_path path = mz_path_of("%s/%s", log->folder, sheet->text);
+    if (mz_file_read(path.text, SHEET_BYTES_MAX, &bytes, &size) == MEZZO_OK) {
         mz_text_addf(t, "%s[%lld,\"data:image/png;base64,", (*n)++ > 0 ? "," : "", (long long)sheet->step);
         mz_page_add_base64(t, (const unsigned char *)bytes, size);
         mz_text_addf(t, "\"]");
     }
     mz_free(bytes);
-    mz_free(path);
-    return MEZZO_OK;
 }
 
 // Adds all sheets of pictures, or the first, the last and some between.
-static mezzo_status add_pictures(mz_text *t, const mz_run_log *log) {
+static void add_pictures(mz_text *t, const mz_run_log *log) {
     const mz_run_texts *sheets = mz_run_log_texts(log, "sample/picture");
     const size_t all = sheets != NULL ? sheets->n : 0, shown = all < SHEETS ? all : SHEETS;
     int n = 0;
     mz_text_addf(t, "\"pictures\":[");
     for (size_t k = 0; k < shown; k++)
-        MEZZO_TRY(add_sheet(t, log, &sheets->items[shown > 1 ? k * (all - 1) / (shown - 1) : 0], &n));
+        add_sheet(t, log, &sheets->items[shown > 1 ? k * (all - 1) / (shown - 1) : 0], &n);
     mz_text_addf(t, "],");
-    return MEZZO_OK;
 }
 
 static void add_samples(mz_text *t, const mz_run_log *log) {
@@ -271,10 +267,10 @@ static void add_settings(mz_text *t, const mezzo_config *config) {
 // Adds config.yaml and what follows from it. A folder without one gives no table; nor does a file that this version
 // cannot read, which is reported.
 static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
-    char *path = mz_format("%s/config.yaml", log->folder), *text = NULL;
+    const mz_path place = mz_path_of("%s/config.yaml", log->folder);
+    const char *path = place.text;
+    char *text = NULL;
     size_t size;
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
     mezzo_config *config = NULL;
     op_rows rows = {0};
     struct stat info;
@@ -298,7 +294,6 @@ static mezzo_status add_config(mz_text *t, const mz_run_log *log) {
     mz_free(rows.rows);
     mezzo_config_free(config);
     mz_free(text);
-    mz_free(path);
     return status;
 }
 
@@ -323,11 +318,8 @@ static mezzo_status add_dates(mz_text *t, const mz_run_log *log) {
     long long start;
     struct stat info;
     MEZZO_TRY(find_start(log->folder, &start));
-    char *path = mz_format("%s/metrics.jsonl", log->folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mz_text_addf(t, "\"started\":%lld,\"written\":%lld,", start, stat(path, &info) == 0 ? (long long)info.st_mtime : 0);
-    mz_free(path);
+    const bool there = stat(mz_path_of("%s/metrics.jsonl", log->folder).text, &info) == 0;
+    mz_text_addf(t, "\"started\":%lld,\"written\":%lld,", start, there ? (long long)info.st_mtime : 0);
     return MEZZO_OK;
 }
 
@@ -441,7 +433,7 @@ static mezzo_status add_run(mz_text *t, const mz_run_log *first, const mz_run_lo
     MEZZO_TRY(add_speed(t, log));
     add_skips(t, log);
     add_samples(t, log);
-    MEZZO_TRY(add_pictures(t, log));
+    add_pictures(t, log);
     MEZZO_TRY(add_config(t, log));
     MEZZO_TRY(add_comparison(t, first, log, points));
     add_series(t, log, points);
