@@ -136,19 +136,44 @@ static mezzo_status pass_streams(mezzo_graph *g, const mz_target *t) {
     return worth_streams(t->device, g) ? mz_graph_stream(g, &t->compiled->placed) : MEZZO_OK;
 }
 
-// Finds the places of gradients that hold nothing before their first writer runs. Padding must stay zero, and some
-// kernels write a gradient without its padding.
+// Finds, for each parameter, whether another value may lie where its gradient's padding is. It must be zero after the
+// first writer of the gradient: a call that runs over padding writes it, too, other kernels leave it as it is.
+static bool *writes_padding(const mezzo_params *params, const mezzo_graph *g) {
+    const mz_storage_options options = mz_storage_options_of(params->device);
+    bool *found = mz_alloc(g->n_params + 1, sizeof *found), *met = mz_alloc(g->n_params + 1, sizeof *met);
+    for (size_t i = 0; i < g->n_nodes && found != NULL && met != NULL; ++i)
+        for (int k = 0; k < g->nodes[i].n_out && g->nodes[i].op != MZ_OP_reshape; ++k) {
+            const int param = mz_gradient_of(g, g->nodes[i].out[k]);
+            if (param >= 0 && !met[param])
+                found[param] = mz_takes_padding(&options, g->nodes[i].op) == MZ_PADDED_NONE;
+            if (param >= 0)
+                met[param] = true;
+        }
+    if (met == NULL) {
+        mz_free(found);
+        found = NULL;
+    }
+    mz_free(met);
+    return found;
+}
+
+// Finds the places of gradients that hold nothing before their first writer runs.
 static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, mz_gradient_room *room) {
+    bool *padding = writes_padding(params, g);
     *room = (mz_gradient_room){.offset = mz_alloc(g->n_params + 1, sizeof *room->offset),
                                .bytes = (size_t)params->elements * sizeof(float)};
-    if (!room->offset)
+    if (padding == NULL || room->offset == NULL) {
+        mz_free(padding);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    }
     for (size_t i = 0; i < g->n_params; ++i) {
         int index = mz_params_index(params, g, i);
         const mz_param *p = index >= 0 ? &params->list[index] : NULL;
-        bool apart = p == NULL || p->frozen || p->storage.padded || !mz_shape_equal(&p->shape, &g->params[i].shape);
+        bool apart = p == NULL || p->frozen || (p->storage.padded && !padding[i]) ||
+                     !mz_shape_equal(&p->shape, &g->params[i].shape);
         room->offset[i] = apart ? SIZE_MAX : (size_t)p->offset * sizeof(float);
     }
+    mz_free(padding);
     return MEZZO_OK;
 }
 
