@@ -48,108 +48,137 @@ static float row_squares(const float *x, int n, float mean) {
     return add_chains(sum);
 }
 
-// --- layernorm -----------------------------------------------------------------------------------------------------
+// --- layernorm and rmsnorm -----------------------------------------------------------------------------------------
 enum { LN_ROW_BUFFERS = 3 };
 
-static size_t layernorm_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&mz_out(call, layernorm, y)->shape));
+// The tensors of layernorm, or of rmsnorm, whose mean counts as 0.
+typedef struct norm {
+    const mz_tensor *x, *weight, *bias, *residual, *y, *mean, *rstd, *sum;
+    bool centred;
+} norm;
+#define NORM(op)                                                                                                       \
+    .x = mz_in(call, op, x), .weight = mz_in(call, op, weight), .residual = mz_in(call, op, residual),                 \
+    .y = mz_out(call, op, y), .rstd = mz_out(call, op, rstd), .sum = mz_out(call, op, sum)
+
+static size_t norm_workspace(const mezzo_device *device, const mz_call *call) {
+    size_t width = row_floats(last_dim(&mz_out(call, layernorm, y)->shape)); // rmsnorm's too
     return sizeof(float) * width * (2 + (size_t)device->threads * LN_ROW_BUFFERS);
 }
 
+// Returns weight + offset [C]; NULL: there is none.
+static const float *weight_of(const mz_call *call, const mz_tensor *t, int width, float *buffer) {
+    const float *weight = mz_present(t) ? row_in(t, 0, width, buffer) : NULL;
+    if (weight == NULL || call->attrs.offset == 0)
+        return weight;
+    FOR_LANES(i, lanes, width)
+    vstore_lanes(buffer + i, vload_lanes(weight + i, lanes, 0) + vset(call->attrs.offset), lanes);
+    return buffer;
+}
+
 // Returns s = x + residual as `sum` stores it: backward reads that tensor, and must see the normalized numbers.
-static const float *norm_input(const mz_call *call, int slot, int64_t row, int width, const float *x, float *s,
-                               float *other) {
-    if (!mz_present(&call->in[slot])) // the residual is absent
-        return x;
-    const float *residual = row_in(&call->in[slot], row, width, other);
-    EACH_VECTOR(i, lanes, width,
-                { vstore_lanes(s + i, vload_lanes(x + i, lanes, 0) + vload_lanes(residual + i, lanes, 0), lanes); });
-    const mz_tensor *sum = &call->out[slot == 3 ? 3 : 2]; // the slot in layernorm and rmsnorm
-    if (mz_present(sum)) {
-        narrow_block(s, element_at(sum, row * width), sum->dtype, width);
-        if (sum->dtype != MEZZO_F32)
-            widen_block(element_at(sum, row * width), sum->dtype, s, width);
+static const float *norm_input(const norm *n, int64_t row, int width, float *mine, size_t stride) {
+    const float *x = row_in(n->x, row, width, mine);
+    float *s = mine + stride;
+    if (mz_present(n->residual)) {
+        const float *residual = row_in(n->residual, row, width, mine + 2 * stride);
+        EACH_VECTOR(i, lanes, width, {
+            vstore_lanes(s + i, vload_lanes(x + i, lanes, 0) + vload_lanes(residual + i, lanes, 0), lanes);
+        });
+        x = s;
     }
+    if (!mz_present(n->sum))
+        return x;
+    narrow_block(x, element_at(n->sum, row * width), n->sum->dtype, width);
+    if (n->sum->dtype == MEZZO_F32)
+        return x;
+    widen_block(element_at(n->sum, row * width), n->sum->dtype, s, width);
     return s;
 }
 
-static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = mz_in(call, layernorm, x), *y = mz_out(call, layernorm, y);
-    int width = (int)last_dim(&y->shape);
-    int64_t rows = mz_shape_rows(&y->shape);
+static mezzo_status normalize(mezzo_device *device, const mz_call *call, const norm *n) {
+    int width = (int)last_dim(&n->y->shape);
+    int64_t rows = mz_shape_rows(&n->y->shape);
     size_t stride = row_floats(width);
     float *workspace = call->workspace, *buffers = workspace + 2 * stride;
     // [C] each, FP32
-    const float *weight =
-        mz_present(mz_in(call, layernorm, weight)) ? row_in(mz_in(call, layernorm, weight), 0, width, workspace) : NULL;
-    const float *bias = mz_present(mz_in(call, layernorm, bias))
-                            ? row_in(mz_in(call, layernorm, bias), 0, width, workspace + stride)
-                            : NULL;
-    bool lone_sum = !mz_present(mz_in(call, layernorm, residual)) && mz_present(mz_out(call, layernorm, sum));
-#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.8 * (double)rows * width))
+    const float *weight = weight_of(call, n->weight, width, workspace),
+                *bias = mz_present(n->bias) ? row_in(n->bias, 0, width, workspace + stride) : NULL;
+    const double cost = n->centred ? 0.8 : 0.6;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost *(double)rows *width))
     for (int64_t row = 0; row < rows; row++) {
         float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
-        const float *s = row_in(x, row, width, mine);
-        if (lone_sum) { // there is nothing to add: `sum` is x in its own format
-            narrow_block(s, element_at(mz_out(call, layernorm, sum), row * width), mz_out(call, layernorm, sum)->dtype,
-                         width);
-            widen_block(element_at(mz_out(call, layernorm, sum), row * width), mz_out(call, layernorm, sum)->dtype,
-                        mine + stride, width);
-            s = mine + stride;
-        }
-        s = norm_input(call, 3, row, width, s, mine + stride, mine + 2 * stride);
-        float mean = row_sum(s, width) / (float)width;
+        const float *s = norm_input(n, row, width, mine, stride);
+        float mean = n->centred ? row_sum(s, width) / (float)width : 0;
         float rstd = 1.0f / sqrtf(row_squares(s, width, mean) / (float)width + call->attrs.eps);
-        float *out = block_out(y, row * width, mine);
+        float *out = block_out(n->y, row * width, mine);
         EACH_VECTOR(i, lanes, width, {
             vf value = (vload_lanes(s + i, lanes, 0) - mean) * rstd;
             value = weight != NULL ? value * vload_lanes(weight + i, lanes, 0) : value;
             value = bias != NULL ? value + vload_lanes(bias + i, lanes, 0) : value;
             vstore_lanes(out + i, value, lanes);
         });
-        block_done(y, row * width, width, out);
-        if (mz_present(mz_out(call, layernorm, mean)))
-            ((float *)mz_out(call, layernorm, mean)->data)[row] = mean;
-        if (mz_present(mz_out(call, layernorm, rstd)))
-            ((float *)mz_out(call, layernorm, rstd)->data)[row] = rstd;
+        block_done(n->y, row * width, width, out);
+        if (mz_present(n->mean))
+            ((float *)n->mean->data)[row] = mean;
+        if (mz_present(n->rstd))
+            ((float *)n->rstd->data)[row] = rstd;
     }
     return MEZZO_OK;
 }
 
-MZ_CPU_KERNEL(layernorm, "a", "affa", layernorm_workspace, NULL)
+static mezzo_status run_layernorm(mezzo_device *device, const mz_call *call) {
+    const norm n = {NORM(layernorm), .bias = mz_in(call, layernorm, bias), .mean = mz_out(call, layernorm, mean),
+                    .centred = true};
+    return normalize(device, call, &n);
+}
+MZ_CPU_KERNEL(layernorm, "a", "affa", norm_workspace, NULL)
 
-// --- layernorm_bwd -------------------------------------------------------------------------------------------------
+static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
+    const norm n = {NORM(rmsnorm), .bias = &mz_absent_slot, .mean = &mz_absent_slot};
+    return normalize(device, call, &n);
+}
+MZ_CPU_KERNEL(rmsnorm, "a", "afa", norm_workspace, NULL)
+
+// --- their gradients -----------------------------------------------------------------------------------------------
 // dweight, dbias and linear_dbias are sums over all rows: each of at most LN_CHUNKS runs of rows has partial sums of
 // its own, which are added in order at the end. The runs depend on the shape only, so the number of threads does not
 // change a bit.
-enum { LN_CHUNKS = 64 };
+enum { LN_CHUNKS = 64, SUMS = 3 };
+
+typedef struct norm_bwd {
+    const mz_tensor *dy, *x, *weight, *mean, *rstd, *dres, *dx, *dweight, *dbias, *low, *linear_dbias;
+    const float *weights; // [C]; NULL: there are none
+    int width;
+    size_t stride;
+} norm_bwd;
+#define NORM_BWD(op)                                                                                                   \
+    .dy = mz_in(call, op, dy), .x = mz_in(call, op, x), .weight = mz_in(call, op, weight),                             \
+    .rstd = mz_in(call, op, rstd), .dres = mz_in(call, op, dres), .dx = mz_out(call, op, dx),                          \
+    .dweight = mz_out(call, op, dweight), .low = mz_out(call, op, low)
 
 static int64_t chunk_rows(int64_t rows) {
     int64_t per = (rows + LN_CHUNKS - 1) / LN_CHUNKS;
     return per < 8 ? 8 : per;
 }
 
-static size_t layernorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&mz_out(call, layernorm_bwd, dx)->shape));
-    int64_t rows = mz_shape_rows(&mz_out(call, layernorm_bwd, dx)->shape), per = chunk_rows(rows);
+static size_t norm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
+    const mz_shape *dx = &mz_out(call, layernorm_bwd, dx)->shape; // rmsnorm_bwd's too
+    int64_t rows = mz_shape_rows(dx), per = chunk_rows(rows);
     size_t chunks = (size_t)((rows + per - 1) / per);
-    return sizeof(float) * width * (1 + 3 * chunks + 4 * (size_t)device->threads);
+    return sizeof(float) * row_floats(last_dim(dx)) * (1 + SUMS * chunks + 4 * (size_t)device->threads);
 }
 
 // Computes, with x̂ = (x - mean)·rstd and g = dy·weight: dx = rstd·(g - mean(g) - x̂·mean(g·x̂)) + dres; it adds the
-// row's dy·x̂, dy and dx to the partial sums [3, stride].
-static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
-                              float *mine, size_t stride) {
-    float *dbias = dweight + stride, *linear_dbias = dbias + stride;
-    const float *dy = row_in(mz_in(call, layernorm_bwd, dy), row, width, mine);
-    const float *x = row_in(mz_in(call, layernorm_bwd, x), row, width, mine + stride);
-    const float *dres = mz_present(mz_in(call, layernorm_bwd, dres))
-                            ? row_in(mz_in(call, layernorm_bwd, dres), row, width, mine + 2 * stride)
-                            : NULL;
-    float mean = ((const float *)mz_in(call, layernorm_bwd, mean)->data)[row],
-          rstd = ((const float *)mz_in(call, layernorm_bwd, rstd)->data)[row];
+// row's dy·x̂, dy and dx to the partial sums [3, stride]. rmsnorm's means count as 0, and its sums have one chain.
+static inline __attribute__((always_inline)) void norm_bwd_row(const norm_bwd *n, const bool centred, int64_t row,
+                                                               float *dweight, float *mine) {
+    const int width = n->width, whole = centred ? width / STRIDE * STRIDE : 0;
+    float *dbias = dweight + n->stride, *linear_dbias = dbias + n->stride;
+    const float *dy = row_in(n->dy, row, width, mine), *x = row_in(n->x, row, width, mine + n->stride),
+                *dres = mz_present(n->dres) ? row_in(n->dres, row, width, mine + 2 * n->stride) : NULL,
+                *weight = n->weights;
+    float mean = centred ? ((const float *)n->mean->data)[row] : 0, rstd = ((const float *)n->rstd->data)[row];
     vf g_sum[CHAINS] = {{0}}, gx_sum[CHAINS] = {{0}};
-    int whole = width / STRIDE * STRIDE;
     for (int at = 0; at < whole; at += STRIDE)
         for (int c = 0; c < CHAINS; c++) {
             int i = at + c * VW;
@@ -167,10 +196,11 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
         g_sum[0] += g;
         gx_sum[0] = vfma(g, normal, gx_sum[0]);
         vstore_lanes(dweight + i, vfma(d, normal, vload_lanes(dweight + i, lanes, 0)), lanes);
-        vstore_lanes(dbias + i, vload_lanes(dbias + i, lanes, 0) + d, lanes);
+        if (centred)
+            vstore_lanes(dbias + i, vload_lanes(dbias + i, lanes, 0) + d, lanes);
     }
-    float g_mean = add_chains(g_sum) / (float)width, gx_mean = add_chains(gx_sum) / (float)width;
-    float *dx = block_out(mz_out(call, layernorm_bwd, dx), row * width, mine + 3 * stride);
+    float g_mean = centred ? add_chains(g_sum) / (float)width : 0, gx_mean = add_chains(gx_sum) / (float)width;
+    float *dx = block_out(n->dx, row * width, mine + 3 * n->stride);
     EACH_VECTOR(i, lanes, width, {
         vf d = vload_lanes(dy + i, lanes, 0), normal = (vload_lanes(x + i, lanes, 0) - mean) * rstd;
         vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
@@ -178,20 +208,21 @@ static void layernorm_bwd_row(const mz_call *call, int64_t row, int width, const
         value = dres != NULL ? value + vload_lanes(dres + i, lanes, 0) : value;
         vstore_lanes(dx + i, value, lanes);
     });
-    block_done(mz_out(call, layernorm_bwd, dx), row * width, width, dx);
-    if (mz_present(mz_out(call, layernorm_bwd, low)))
-        block_done(mz_out(call, layernorm_bwd, low), row * width, width, dx);
-    if (!mz_present(mz_out(call, layernorm_bwd, linear_dbias)))
+    block_done(n->dx, row * width, width, dx);
+    if (mz_present(n->low))
+        block_done(n->low, row * width, width, dx);
+    if (!mz_present(n->linear_dbias))
         return;
-    const float *stored = row_in(&call->out[mz_present(mz_out(call, layernorm_bwd, low)) ? 3 : 0], row, width, mine);
+    const float *stored = row_in(mz_present(n->low) ? n->low : n->dx, row, width, mine);
     FOR_LANES(i, lanes, width)
     vstore_lanes(linear_dbias + i, vload_lanes(linear_dbias + i, lanes, 0) + vload_lanes(stored + i, lanes, 0), lanes);
 }
 
-static void add_partials(const mz_call *call, int slot, const float *partials, int64_t chunks, size_t step, int width) {
-    if (!mz_present(&call->out[slot]))
+static void add_partials(const mz_call *call, const mz_tensor *t, const float *partials, int64_t chunks, size_t step,
+                         int width) {
+    if (!mz_present(t))
         return;
-    float *out = call->out[slot].data; // [C]
+    float *out = t->data; // [C]
     FOR_LANES(i, lanes, width) {
         vf sum = {0};
         for (int64_t c = 0; c < chunks; c++)
@@ -200,27 +231,28 @@ static void add_partials(const mz_call *call, int slot, const float *partials, i
     }
 }
 
-static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call) {
-    int width = (int)last_dim(&mz_out(call, layernorm_bwd, dx)->shape);
-    int64_t rows = mz_shape_rows(&mz_out(call, layernorm_bwd, dx)->shape), per = chunk_rows(rows),
-            chunks = (rows + per - 1) / per;
-    size_t stride = row_floats(width);
-    float *workspace = call->workspace, *partials = workspace + stride,
-          *buffers = partials + 3 * (size_t)chunks * stride;
-    const float *weight = mz_present(mz_in(call, layernorm_bwd, weight))
-                              ? row_in(mz_in(call, layernorm_bwd, weight), 0, width, workspace)
-                              : NULL;
-#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.2 * (double)rows * width))
+static mezzo_status differentiate(mezzo_device *device, const mz_call *call, norm_bwd n) {
+    const bool centred = mz_present(n.mean);
+    const int64_t rows = mz_shape_rows(&n.dx->shape), per = chunk_rows(rows), chunks = (rows + per - 1) / per;
+    n.width = (int)last_dim(&n.dx->shape);
+    n.stride = row_floats(n.width);
+    const size_t step = SUMS * n.stride;
+    float *partials = (float *)call->workspace + n.stride, *buffers = partials + (size_t)chunks * step;
+    n.weights = weight_of(call, n.weight, n.width, call->workspace);
+    const double cost = centred ? 1.2 : 1.0;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, cost *(double)rows *n.width))
     for (int64_t c = 0; c < chunks; c++) {
-        float *dweight = partials + 3 * (size_t)c * stride;
-        float *mine = buffers + (size_t)mz_thread() * 4 * stride;
-        memset(dweight, 0, 3 * stride * sizeof *dweight);
+        float *sums = partials + (size_t)c * step, *mine = buffers + (size_t)mz_thread() * 4 * n.stride;
+        memset(sums, 0, (centred ? step : n.stride) * sizeof *sums);
         for (int64_t row = c * per; row < min64(rows, (c + 1) * per); row++)
-            layernorm_bwd_row(call, row, width, weight, dweight, mine, stride);
+            if (centred)
+                norm_bwd_row(&n, true, row, sums, mine);
+            else
+                norm_bwd_row(&n, false, row, sums, mine);
     }
-    add_partials(call, 1, partials, chunks, 3 * stride, width);
-    add_partials(call, 2, partials + stride, chunks, 3 * stride, width);
-    add_partials(call, 4, partials + 2 * stride, chunks, 3 * stride, width);
+    add_partials(call, n.dweight, partials, chunks, step, n.width);
+    add_partials(call, n.dbias, partials + n.stride, chunks, step, n.width);
+    add_partials(call, n.linear_dbias, partials + 2 * n.stride, chunks, step, n.width);
     return MEZZO_OK;
 }
 
@@ -230,121 +262,28 @@ static const char *refuse_low(const mz_tensor *dx, const mz_tensor *low) {
                : NULL;
 }
 
+static mezzo_status run_layernorm_bwd(mezzo_device *device, const mz_call *call) {
+    return differentiate(device, call,
+                         (norm_bwd){NORM_BWD(layernorm_bwd), .mean = mz_in(call, layernorm_bwd, mean),
+                                    .dbias = mz_out(call, layernorm_bwd, dbias),
+                                    .linear_dbias = mz_out(call, layernorm_bwd, linear_dbias)});
+}
 static const char *layernorm_bwd_refuses(const mezzo_device *device, const mz_call *call) {
     (void)device;
     return refuse_low(mz_out(call, layernorm_bwd, dx), mz_out(call, layernorm_bwd, low));
 }
-MZ_CPU_KERNEL(layernorm_bwd, "aaaffa", "affaf", layernorm_bwd_workspace, layernorm_bwd_refuses)
-
-// --- rmsnorm -------------------------------------------------------------------------------------------------------
-static size_t rmsnorm_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&mz_out(call, rmsnorm, y)->shape));
-    return sizeof(float) * width * (1 + (size_t)device->threads * LN_ROW_BUFFERS);
-}
-
-// Returns weight + offset [C]; NULL: there is none.
-static const float *rmsnorm_weight(const mz_call *call, const mz_tensor *t, int width, float *buffer) {
-    const float *weight = mz_present(t) ? row_in(t, 0, width, buffer) : NULL;
-    if (weight == NULL || call->attrs.offset == 0)
-        return weight;
-    FOR_LANES(i, lanes, width)
-    vstore_lanes(buffer + i, vload_lanes(weight + i, lanes, 0) + vset(call->attrs.offset), lanes);
-    return buffer;
-}
-
-static mezzo_status run_rmsnorm(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = mz_in(call, rmsnorm, x), *y = mz_out(call, rmsnorm, y);
-    int width = (int)last_dim(&y->shape);
-    int64_t rows = mz_shape_rows(&y->shape);
-    size_t stride = row_floats(width);
-    float *workspace = call->workspace, *buffers = workspace + stride;
-    const float *weight = rmsnorm_weight(call, mz_in(call, rmsnorm, weight), width, workspace);
-#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 0.6 * (double)rows * width))
-    for (int64_t row = 0; row < rows; row++) {
-        float *mine = buffers + (size_t)mz_thread() * LN_ROW_BUFFERS * stride;
-        const float *s = row_in(x, row, width, mine);
-        s = norm_input(call, 2, row, width, s, mine + stride, mine + 2 * stride);
-        float rstd = 1.0f / sqrtf(row_squares(s, width, 0) / (float)width + call->attrs.eps);
-        float *out = block_out(y, row * width, mine);
-        FOR_LANES(i, lanes, width) {
-            vf value = vload_lanes(s + i, lanes, 0) * rstd;
-            vstore_lanes(out + i, weight != NULL ? value * vload_lanes(weight + i, lanes, 0) : value, lanes);
-        }
-        block_done(y, row * width, width, out);
-        if (mz_present(mz_out(call, rmsnorm, rstd)))
-            ((float *)mz_out(call, rmsnorm, rstd)->data)[row] = rstd;
-    }
-    return MEZZO_OK;
-}
-
-static const char *rmsnorm_refuses(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    const bool summed = mz_present(mz_out(call, rmsnorm, sum));
-    return summed && !mz_present(mz_in(call, rmsnorm, residual)) ? "a sum needs a residual" : NULL;
-}
-MZ_CPU_KERNEL(rmsnorm, "a", "afa", rmsnorm_workspace, rmsnorm_refuses)
-
-// Returns the workspace of partial sums of dweight by runs of rows, as in layernorm_bwd.
-static size_t rmsnorm_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    size_t width = row_floats(last_dim(&mz_out(call, rmsnorm_bwd, dx)->shape));
-    int64_t rows = mz_shape_rows(&mz_out(call, rmsnorm_bwd, dx)->shape), per = chunk_rows(rows);
-    size_t chunks = (size_t)((rows + per - 1) / per);
-    return sizeof(float) * width * (1 + chunks + 4 * (size_t)device->threads);
-}
-
-// Computes, with x̂ = x·rstd and g = dy·weight: dx = rstd·(g - x̂·mean(g·x̂)) + dres; it adds the row's dy·x̂ to the
-// partial sums.
-static void rmsnorm_bwd_row(const mz_call *call, int64_t row, int width, const float *weight, float *dweight,
-                            float *mine, size_t stride) {
-    const float *dy = row_in(mz_in(call, rmsnorm_bwd, dy), row, width, mine);
-    const float *x = row_in(mz_in(call, rmsnorm_bwd, x), row, width, mine + stride);
-    const float *dres = mz_present(mz_in(call, rmsnorm_bwd, dres))
-                            ? row_in(mz_in(call, rmsnorm_bwd, dres), row, width, mine + 2 * stride)
-                            : NULL;
-    float rstd = ((const float *)mz_in(call, rmsnorm_bwd, rstd)->data)[row];
-    vf gx_sum = {0};
-    FOR_LANES(i, lanes, width) {
-        vf d = vload_lanes(dy + i, lanes, 0), normal = vload_lanes(x + i, lanes, 0) * rstd;
-        gx_sum = vfma(weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d, normal, gx_sum);
-        vstore_lanes(dweight + i, vfma(d, normal, vload_lanes(dweight + i, lanes, 0)), lanes);
-    }
-    float gx_mean = vsum(gx_sum) / (float)width;
-    float *dx = block_out(mz_out(call, rmsnorm_bwd, dx), row * width, mine + 3 * stride);
-    FOR_LANES(i, lanes, width) {
-        vf d = vload_lanes(dy + i, lanes, 0), normal = vload_lanes(x + i, lanes, 0) * rstd;
-        vf g = weight != NULL ? d * vload_lanes(weight + i, lanes, 0) : d;
-        vf value = (g - normal * gx_mean) * rstd;
-        value = dres != NULL ? value + vload_lanes(dres + i, lanes, 0) : value;
-        vstore_lanes(dx + i, value, lanes);
-    }
-    block_done(mz_out(call, rmsnorm_bwd, dx), row * width, width, dx);
-    if (mz_present(mz_out(call, rmsnorm_bwd, low)))
-        block_done(mz_out(call, rmsnorm_bwd, low), row * width, width, dx);
-}
+MZ_CPU_KERNEL(layernorm_bwd, "aaaffa", "affaf", norm_bwd_workspace, layernorm_bwd_refuses)
 
 static mezzo_status run_rmsnorm_bwd(mezzo_device *device, const mz_call *call) {
-    int width = (int)last_dim(&mz_out(call, rmsnorm_bwd, dx)->shape);
-    int64_t rows = mz_shape_rows(&mz_out(call, rmsnorm_bwd, dx)->shape), per = chunk_rows(rows),
-            chunks = (rows + per - 1) / per;
-    size_t stride = row_floats(width);
-    float *workspace = call->workspace, *partials = workspace + stride, *buffers = partials + (size_t)chunks * stride;
-    const float *weight = rmsnorm_weight(call, mz_in(call, rmsnorm_bwd, weight), width, workspace);
-#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, 1.0 * (double)rows * width))
-    for (int64_t c = 0; c < chunks; c++) {
-        float *dweight = partials + (size_t)c * stride, *mine = buffers + (size_t)mz_thread() * 4 * stride;
-        memset(dweight, 0, stride * sizeof *dweight);
-        for (int64_t row = c * per; row < min64(rows, (c + 1) * per); row++)
-            rmsnorm_bwd_row(call, row, width, weight, dweight, mine, stride);
-    }
-    add_partials(call, 1, partials, chunks, stride, width);
-    return MEZZO_OK;
+    return differentiate(device, call,
+                         (norm_bwd){NORM_BWD(rmsnorm_bwd), .mean = &mz_absent_slot, .dbias = &mz_absent_slot,
+                                    .linear_dbias = &mz_absent_slot});
 }
-
 static const char *rmsnorm_bwd_refuses(const mezzo_device *device, const mz_call *call) {
     (void)device;
     return refuse_low(mz_out(call, rmsnorm_bwd, dx), mz_out(call, rmsnorm_bwd, low));
 }
-MZ_CPU_KERNEL(rmsnorm_bwd, "aaafa", "afa", rmsnorm_bwd_workspace, rmsnorm_bwd_refuses)
+MZ_CPU_KERNEL(rmsnorm_bwd, "aaafa", "afa", norm_bwd_workspace, rmsnorm_bwd_refuses)
 
 // --- softmax -------------------------------------------------------------------------------------------------------
 static size_t softmax_workspace(const mezzo_device *device, const mz_call *call) {
