@@ -180,10 +180,9 @@ static mezzo_status read_scaling(const char *where, const json_t *config, const 
         if (key->absent == 0 || (value != NULL && !json_is_null(value)))
             MEZZO_TRY(mz_json_get_double(where, rope, key->key, field));
     }
-    if (((LLAMA3 | YARN | LONG) >> type & 1) != 0) {
-        const json_t *from = json_object_get(config, original) != NULL ? config : rope; // Phi-3's place for it comes
-                                                                                        // first
-        out->rope_original = out->seq_len;
+    if (((LLAMA3 | YARN | LONG) >> type & 1) != 0) { // Phi3Config has a key of its own, with a default
+        const json_t *from = is_phi3(out) || json_object_get(config, original) != NULL ? config : rope;
+        out->rope_original = is_phi3(out) ? 4096 : out->seq_len;
         if (json_object_get(from, original) != NULL)
             MEZZO_TRY(mz_json_get_int(where, from, original, 1, INT32_MAX, &out->rope_original));
     }
@@ -196,9 +195,20 @@ static mezzo_status read_scaling(const char *where, const json_t *config, const 
     }
     if (truncate != NULL && !json_is_true(truncate))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'truncate' is not true; only true is supported", where);
-    return factor == NULL || json_is_null(factor)
-               ? MEZZO_OK
-               : mz_json_get_double(where, rope, "attention_factor", &out->rope_attention);
+    out->rope_attention = 0;
+    if (factor == NULL || json_is_null(factor))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_json_get_double(where, rope, "attention_factor", &out->rope_attention));
+    return out->rope_attention > 0 ? MEZZO_OK
+                                   : mz_fail(MEZZO_ERR_FORMAT, "%s: key 'attention_factor' is %g; it must be above 0",
+                                             where, out->rope_attention);
+}
+
+static bool same_scaling(const mezzo_model_config *a, const mezzo_model_config *b) {
+    return a->rope_factor == b->rope_factor && a->rope_low == b->rope_low && a->rope_high == b->rope_high &&
+           a->rope_original == b->rope_original && a->rope_attention == b->rope_attention &&
+           memcmp(&a->rope_short, &b->rope_short, sizeof a->rope_short) == 0 &&
+           memcmp(&a->rope_long, &b->rope_long, sizeof a->rope_long) == 0;
 }
 
 mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *theta, double *part,
@@ -217,11 +227,20 @@ mezzo_status mz_hf_read_rope(const char *where, const json_t *config, double *th
         const json_t *rope = json_object_get(config, names[i]);
         if (rope == NULL || json_is_null(rope))
             continue;
+        const bool second = i > 0 && json_object_size(json_object_get(config, names[0])) > 0, theta_before = theta_said,
+                   part_before = part_said;
+        const mezzo_model_config before = second && scaled != NULL ? *scaled : (mezzo_model_config){0};
         MEZZO_TRY(check_rope_keys(where, names[i], rope, scaled, &type));
         MEZZO_TRY(read_rope_number(where, rope, "rope_theta", &theta_said, theta));
         MEZZO_TRY(read_rope_number(where, rope, "partial_rotary_factor", &part_said, share));
         if (type > MZ_ROPE_NONE)
             MEZZO_TRY(read_scaling(where, config, rope, type, scaled));
+        if (second && (theta_before != theta_said || part_before != part_said ||
+                       (type > MZ_ROPE_NONE && !same_scaling(&before, scaled))))
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s: keys 'rope_scaling' and 'rope_parameters' give different numbers, and transformers "
+                           "reads the first alone: keep one",
+                           where);
     }
     return whole == 1
                ? MEZZO_OK

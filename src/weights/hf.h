@@ -67,6 +67,7 @@ struct mz_hf_family {
     const char *architecture;        // its name in transformers
     const char *const (*words)[2];   // parts of our names and their names there, in order; ends with NULLs
     double theta, rotary;            // of rotary positions where the file gives none; rotary 0: our family's
+    int64_t window, window_from;     // where the file gives none
     bool thirds;                     // q, k and v of a head are together
     const char *later_mark; // a layer after the model's last is skipped if it has this tensor, because it predicts
                             // later tokens; NULL: never

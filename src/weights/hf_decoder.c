@@ -47,14 +47,14 @@ static bool has_no_rope(const json_t *rope) {
 
 // Reads which blocks see all positions, every n-th, while the others have the window: from layer_types, or as the class
 // has it.
-static mezzo_status read_pattern(const char *where, const json_t *config, const mz_decoder *decoder,
-                                 mezzo_model_config *m) {
+static mezzo_status read_pattern(const char *where, const json_t *config, const mz_hf_family *family,
+                                 const mz_decoder *decoder, mezzo_model_config *m) {
     static const char key[] = "sliding_window_pattern";
     const json_t *types, *one;
     size_t i;
     m->window_from = 0;
     m->full_every = decoder->full_every;
-    m->window = 4096; // Gemma2Config and Gemma3TextConfig have this default
+    m->window = family->window;
     if (json_object_get(config, key) != NULL)
         MEZZO_TRY(mz_json_get_int(where, config, key, 1, INT32_MAX, &m->full_every));
     MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
@@ -73,18 +73,27 @@ static mezzo_status read_pattern(const char *where, const json_t *config, const 
 }
 
 // Reads the first block with a window: from layer_types, or as the class has it where the key is missing.
-static mezzo_status read_windows(const char *where, const json_t *config, const mz_decoder *decoder,
-                                 mezzo_model_config *m) {
+static mezzo_status read_windows(const char *where, const json_t *config, const mz_hf_family *family,
+                                 const mz_decoder *decoder, mezzo_model_config *m) {
     const json_t *types, *one, *window = json_object_get(config, "sliding_window");
     size_t i;
-    m->window = m->window_from = 0;
     MEZZO_TRY(read_list(where, config, "layer_types", m->layers, &types));
     const bool listed = types != NULL && decoder->windows_from,
-               uses = !decoder->windows_from || listed || json_is_true(json_object_get(config, "use_sliding_window"));
-    if (decoder->windows && uses && window != NULL && !json_is_null(window))
+               on = !decoder->windows_from || json_is_true(json_object_get(config, "use_sliding_window"));
+    m->window = on && (window == NULL || !decoder->windows) ? family->window : 0;
+    m->window_from = 0;
+    if (decoder->windows && (on || listed) && window != NULL && !json_is_null(window))
         MEZZO_TRY(mz_json_get_int(where, config, "sliding_window", 1, INT32_MAX, &m->window));
-    if (decoder->windows_from && !listed && m->window > 0 && json_object_get(config, "max_window_layers") != NULL)
-        MEZZO_TRY(mz_json_get_int(where, config, "max_window_layers", 0, INT32_MAX, &m->window_from));
+    if (decoder->windows_from && !listed && m->window > 0) {
+        if (strcmp(family->model, "smollm3") == 0)
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s: key 'use_sliding_window' is true, and no key 'layer_types' says which blocks have the "
+                           "window: its class gives it to blocks without RoPE, which is not supported",
+                           where);
+        m->window_from = family->window_from;
+        if (json_object_get(config, "max_window_layers") != NULL)
+            MEZZO_TRY(mz_json_get_int(where, config, "max_window_layers", 0, INT32_MAX, &m->window_from));
+    }
     int64_t sliding = 0;
     json_array_foreach(types, i, one) {
         const char *type = json_string_value(one);
@@ -102,7 +111,12 @@ static mezzo_status read_windows(const char *where, const json_t *config, const 
         m->window_from = m->layers - sliding;
     m->window = m->window_from < m->layers && m->window < m->seq_len ? m->window : 0;
     m->window_from = m->window > 0 ? m->window_from : 0;
-    return MEZZO_OK;
+    return types == NULL || listed || m->window == 0 || sliding == m->layers
+               ? MEZZO_OK
+               : mz_fail(MEZZO_ERR_FORMAT,
+                         "%s: key 'layer_types' has full_attention beside a sliding_window, which classes of "
+                         "transformers read differently: remove one of them",
+                         where);
 }
 
 // Reads which blocks have no RoPE, every n-th: a list of ones and zeros, or n itself.
@@ -124,9 +138,14 @@ static mezzo_status read_local_rope(const char *where, const json_t *config, mez
     mezzo_model_config sliding = {.rope_theta = 10000};
     if (json_object_get(config, "rope_local_base_freq") != NULL)
         MEZZO_TRY(mz_json_get_double(where, config, "rope_local_base_freq", &sliding.rope_theta));
-    if ((full != NULL) != (local != NULL) || (full != NULL && json_object_size(rope) != 2))
+    if ((full != NULL) != (local != NULL) || json_object_size(rope) != (full != NULL ? 2 : 0))
         return mz_fail(MEZZO_ERR_FORMAT,
                        "%s: key 'rope_parameters' has other members than full_attention and sliding_attention", where);
+    if (json_object_get(json_object_get(config, "rope_scaling"), "type") != NULL)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: key 'type' of 'rope_scaling': versions of transformers read it differently; name it "
+                       "rope_type",
+                       where);
     json_t *parts[2] = {json_copy((json_t *)(uintptr_t)config), json_object()};
     mezzo_status status = parts[0] != NULL && parts[1] != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
     if (status == MEZZO_OK && full != NULL)
@@ -157,8 +176,8 @@ static mezzo_status read_config(const mz_hf_family *family, const char *where, c
     else
         MEZZO_TRY(mz_hf_read_rope(where, config, &out->rope_theta, decoder->partial ? &out->rotary : NULL,
                                   decoder->tied == MZ_TIED_BY_KEY ? out : NULL));
-    MEZZO_TRY(decoder->full_every > 0 ? read_pattern(where, config, decoder, out)
-                                      : read_windows(where, config, decoder, out));
+    MEZZO_TRY(decoder->full_every > 0 ? read_pattern(where, config, family, decoder, out)
+                                      : read_windows(where, config, family, decoder, out));
     if (strcmp(family->model, "smollm3") == 0)
         MEZZO_TRY(read_no_rope(where, config, out));
     if (!decoder->ungrouped && out->kv_heads == 0)
@@ -344,16 +363,16 @@ static const char *const mixtral_words[][2] = {{".mlp.", ".block_sparse_moe."},
 const mz_hf_family mz_hf_decoders[] = {
     DECODER("llama", "llama", "LlamaForCausalLM", 10000, MODEL),
     DECODER("cs336", "llama", "LlamaForCausalLM", 10000, MODEL, .words = cs336_words),
-    DECODER("mistral", "mistral", "MistralForCausalLM", 10000, MODEL),
-    DECODER("qwen2", "qwen2", "Qwen2ForCausalLM", 10000, MODEL),
-    DECODER("qwen3", "qwen3", "Qwen3ForCausalLM", 10000, MODEL),
+    DECODER("mistral", "mistral", "MistralForCausalLM", 10000, MODEL, .window = 4096),
+    DECODER("qwen2", "qwen2", "Qwen2ForCausalLM", 10000, MODEL, .window = 4096, .window_from = 28),
+    DECODER("qwen3", "qwen3", "Qwen3ForCausalLM", 10000, MODEL, .window = 4096, .window_from = 28),
     DECODER("smollm3", "smollm3", "SmolLM3ForCausalLM", 2000000, MODEL),
     DECODER("phi3", "phi3", "Phi3ForCausalLM", 10000, MODEL, .rotary = 1),
     DECODER("mixtral", "mixtral", "MixtralForCausalLM", 1000000, MODEL, .words = mixtral_words),
     DECODER("qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM", 10000, MODEL),
     DECODER("gemma", "gemma", "GemmaForCausalLM", 10000, MODEL),
-    DECODER("gemma2", "gemma2", "Gemma2ForCausalLM", 10000, MODEL),
-    DECODER("gemma3", "gemma3_text", "Gemma3ForCausalLM", 1000000, MODEL),
+    DECODER("gemma2", "gemma2", "Gemma2ForCausalLM", 10000, MODEL, .window = 4096),
+    DECODER("gemma3", "gemma3_text", "Gemma3ForCausalLM", 1000000, MODEL, .window = 4096),
     DECODER("olmo2", "olmo2", "Olmo2ForCausalLM", 10000, MODEL),
     DECODER("gpt_neox", "gpt_neox", "GPTNeoXForCausalLM", 10000, NEOX, .rotary = 0.25, .thirds = true),
     DECODER("glm4_moe", "glm4_moe", "Glm4MoeForCausalLM", 10000, MODEL, .rotary = 0.5, .later_mark = "eh_proj.weight"),

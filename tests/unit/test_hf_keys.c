@@ -208,6 +208,10 @@ TEST(rotary_positions_are_read_wherever_they_stand) {
     rope("{\"rope_scaling\": {\"rope_type\": \"default\", \"rope_theta\": 50}, \"rope_theta\": 10000}", 0, 1,
          "keep one");
     rope("{\"rope_scaling\": {\"rope_theta\": 50}, \"rope_parameters\": {\"rope_theta\": 60}}", 0, 1, "keep one");
+    rope("{\"rope_scaling\": {}, \"rope_parameters\": {\"rope_theta\": 60}}", 60, 0.5, NULL);
+    rope("{\"rope_scaling\": {\"type\": \"default\"}, \"rope_parameters\": {\"rope_theta\": 60}}", 0, 1, "keep one");
+    rope("{\"rope_scaling\": {\"type\": \"default\"}, \"rope_theta\": 60, \"rope_parameters\": {\"rope_theta\": 60}}",
+         60, 0.5, NULL);
     rope("{\"rope_scaling\": {\"type\": \"default\", \"rope_type\": \"linear\"}}", 0, 1, "'linear'");
     rope("{\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}}", 0, 1, "'linear'");
     rope("{\"rope_parameters\": {\"rope_type\": \"default\", \"factor\": 2.0}}", 0, 1, "key 'factor'");
@@ -246,6 +250,15 @@ TEST(longrope_is_read) {
            "{\"rope_parameters\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 8, " LISTS "}}",
            12, 0, NULL);
     scaled("llama", PHI3("su", ""), 0, 0, "default, linear, llama3, yarn or longrope");
+    scaled("llama",
+           "{\"rope_scaling\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 8, " LISTS "}, "
+           "\"rope_parameters\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 8, " LISTS "}}",
+           12, 0, NULL);
+    scaled("llama",
+           "{\"rope_scaling\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 8, " LISTS "}, "
+           "\"rope_parameters\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": 9, " LISTS "}}",
+           0, 0, "keep one");
+    scaled("phi3", PHI3("longrope", ", \"attention_factor\": 0"), 0, 0, "'attention_factor' is 0");
     scaled("phi3", PHI3("linear", ""), 0, 0, "default or longrope");
     scaled("phi3", "{\"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1]}}", 0, 0, "'long_factor'");
     scaled("phi3", PHI3("longrope", ", \"beta_fast\": 32"), 0, 0, "'beta_fast'");
@@ -253,4 +266,72 @@ TEST(longrope_is_read) {
            "'short_factor' is not a list");
 #undef LISTS
 #undef PHI3
+}
+
+static mezzo_status read_config(const char *type, const char *more, mezzo_model_config *out) {
+    const char *list;
+    const mz_hf_family *family = mz_hf_by_type(type, &list);
+    char *text = mz_format("{\"num_hidden_layers\": 4, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, "
+                           "\"head_dim\": 8, \"hidden_size\": 16, \"intermediate_size\": 24, \"vocab_size\": 41, "
+                           "\"max_position_embeddings\": 8192%s}",
+                           more);
+    json_t *config = json_loads(text, 0, NULL);
+    assert_non_null(config);
+    const mezzo_status status = family->read_config(family, "f.json", config, out);
+    json_decref(config);
+    mz_free(text);
+    return status;
+}
+
+static void windows(const char *type, const char *more, int64_t window, int64_t from) {
+    mezzo_model_config got;
+    if (read_config(type, more, &got) != MEZZO_OK || got.window != window || got.window_from != from)
+        fail_msg("%s%s: window %d from %d, %s", type, more, (int)got.window, (int)got.window_from,
+                 mezzo_error_message());
+}
+
+// What a missing key means is what its class in transformers has.
+TEST(windows_are_those_of_the_class) {
+    static const char uses[] = ", \"use_sliding_window\": true";
+    mezzo_model_config got;
+    windows("mistral", "", 4096, 0);
+    windows("mistral", ", \"sliding_window\": null", 0, 0);
+    windows("mixtral", "", 0, 0);
+    windows("phi3", "", 0, 0);
+    windows("qwen2", "", 0, 0);
+    windows("qwen2", ", \"sliding_window\": 6", 0, 0);
+    windows("qwen2", ", \"use_sliding_window\": true, \"sliding_window\": 6", 0, 0); // from block 28 on
+    windows("qwen3", ", \"use_sliding_window\": true, \"sliding_window\": 6, \"max_window_layers\": 1", 6, 1);
+    windows("qwen3", ", \"use_sliding_window\": true, \"max_window_layers\": 1", 4096, 1);
+    windows("smollm3", uses, 0, 0);
+    must_fail(read_config("smollm3", ", \"use_sliding_window\": true, \"sliding_window\": 6", &got), MEZZO_ERR_FORMAT,
+              "'use_sliding_window' is true");
+#define TYPES(one, two)                                                                                                \
+    ", \"layer_types\": [\"" one "_attention\", \"" one "_attention\", \"" two "_attention\", \"" two "_attention\"]"
+    windows("smollm3", TYPES("full", "sliding") ", \"use_sliding_window\": true, \"sliding_window\": 6", 6, 2);
+    windows("mistral", TYPES("sliding", "sliding") ", \"sliding_window\": 6", 6, 0);
+    windows("mistral", TYPES("full", "full") ", \"sliding_window\": null", 0, 0);
+    must_fail(read_config("mistral", TYPES("full", "sliding") ", \"sliding_window\": 6", &got), MEZZO_ERR_FORMAT,
+              "'layer_types' has full_attention beside");
+    must_fail(read_config("mistral", TYPES("full", "full"), &got), MEZZO_ERR_FORMAT,
+              "'layer_types' has full_attention beside");
+#undef TYPES
+}
+
+TEST(rotary_positions_of_phi3_and_gemma3) {
+    mezzo_model_config got;
+    assert_int_equal(read_config("phi3",
+                                 ", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], "
+                                 "\"long_factor\": [2, 2, 2, 2], \"original_max_position_embeddings\": 8}",
+                                 &got),
+                     MEZZO_OK);
+    assert_true(got.rope_original == 4096 && got.rope_factor == 2); // Phi3Config has it outside
+    assert_int_equal(read_config("gemma3_text", ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}", &got),
+                     MEZZO_OK);
+    assert_true(got.rope_factor == 8 && got.rope_theta == 1e6 && got.rope_local == 1e4);
+    must_fail(read_config("gemma3_text", ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 8}", &got),
+              MEZZO_ERR_FORMAT, "name it rope_type");
+    must_fail(
+        read_config("gemma3_text", ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 50}", &got),
+        MEZZO_ERR_FORMAT, "other members");
 }

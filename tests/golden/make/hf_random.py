@@ -131,6 +131,42 @@ def glm4_moe(r):
     return config, config["max_position_embeddings"]
 
 
+def decoder(r, family):
+    """The other decoders: a small configuration, of which `mutate` changes more than of those above."""
+    head, heads, layers, length = 8, r.choice([2, 4]), r.choice([2, 3, 4]), r.randrange(8, 33)
+    config = dict(model_type=family, hidden_size=head * heads, num_attention_heads=heads, num_hidden_layers=layers, head_dim=head,
+                  num_key_value_heads=r.choice([2, heads]), intermediate_size=r.choice([8, 24]), vocab_size=r.randrange(11, 80),
+                  max_position_embeddings=length, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+    window = r.randrange(1, length)
+    if family in ("qwen2", "qwen3", "smollm3"):
+        config.update(use_sliding_window=r.choice(BOOLS), sliding_window=window)
+        if family != "smollm3":
+            config["max_window_layers"] = r.randrange(layers + 1)
+    elif family in ("mistral", "mixtral", "phi3", "gemma2", "gemma3_text"):
+        config["sliding_window"] = window
+    if family in ("gemma2", "gemma3_text"):
+        config["query_pre_attn_scalar"] = r.choice([8, 16])
+    if family in ("mixtral", "qwen3_moe"):
+        config.update({"num_experts": 4, "moe_intermediate_size": 12} if family == "qwen3_moe" else {"num_local_experts": 4}, num_experts_per_tok=2)
+    if family == "gpt_neox":
+        config = {k: v for k, v in config.items() if k not in ("num_key_value_heads", "head_dim")}
+    if family not in ("gemma3_text", "gpt_neox", "phi3"):
+        config["rope_parameters"] = random_rope(r, None)
+    return config, length
+
+
+DECODERS = ["mistral", "qwen2", "qwen3", "smollm3", "phi3", "mixtral", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "olmo2", "gpt_neox"]
+TYPES = ["sliding_attention", "full_attention"]
+OF_DECODERS = {  # key: what people set it to, beside leaving it out
+    "sliding_window": [4, None], "use_sliding_window": BOOLS, "max_window_layers": [0, 1, 28], "layer_types": [None, *([t] * 4 for t in TYPES)],
+    "no_rope_layers": [None, [1, 0, 1, 0]], "no_rope_layer_interval": [1, 2], "rms_norm_eps": [0.1], "layer_norm_eps": [0.1],
+    "num_key_value_heads": [None], "head_dim": [None], "tie_word_embeddings": BOOLS, "norm_topk_prob": BOOLS, "num_experts_per_tok": [1],
+    "query_pre_attn_scalar": [16], "final_logit_softcapping": [None, 5.0], "attn_logit_softcapping": [None, 5.0], "hidden_act": ["gelu"],
+    "hidden_activation": ["gelu"], "partial_rotary_factor": [0.5], "rotary_pct": [0.5], "rotary_emb_base": [50.0], "rope_theta": [50.0],
+    "use_parallel_residual": BOOLS, "sliding_window_pattern": [2], "rope_local_base_freq": [50.0], "rope_parameters": [{"rope_theta": 50.0}],
+    "rope_scaling": [{"type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}],
+    "attention_bias": BOOLS, "decoder_sparse_step": [2], "mlp_only_layers": [[0]], "is_causal": BOOLS}
+
 MUTATIONS = {
     "gpt2": ["n_inner", "activation_function", "layer_norm_epsilon", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "n_ctx",
              "reorder_and_upcast_attn", "summary_type", "tie_word_embeddings", "resid_pdrop", "hidden_size", "num_hidden_layers"],
@@ -145,7 +181,13 @@ MUTATIONS = {
 
 def mutate(r, config, family):
     """Keys as people leave them out, set to odd values, or add."""
-    for _ in range(r.choice([0, 0, 0, 0, 1, 1, 2])):
+    for _ in range(r.choice([0, 1, 2, 3]) if family in DECODERS else 0):
+        key = r.choice(sorted(OF_DECODERS))
+        if r.random() < 0.5:
+            config.pop(key, None)
+        else:
+            config[key] = r.choice(OF_DECODERS[key])
+    for _ in range(r.choice([0, 0, 0, 0, 1, 1, 2]) if family not in DECODERS else 0):
         key = r.choice(MUTATIONS[family] + MUTATIONS.get("any", []) if family in ("gpt2", "llama", "glm4_moe") else MUTATIONS[family])
         if r.random() < 0.3:
             config.pop(key, None)
@@ -159,7 +201,7 @@ def write_shard(path, tokens):
 
 
 def text_case(r, family, folder):
-    config, length = globals()[family](r)
+    config, length = decoder(r, family) if family in DECODERS else globals()[family](r)
     made = AutoConfig.for_model(**{k: v for k, v in config.items()})
     if transformers.__version__ < "5" and "rope_parameters" in config:
         rope = config["rope_parameters"]
@@ -172,7 +214,7 @@ def text_case(r, family, folder):
     model.to(r.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])).save_pretrained(folder)
     path = os.path.join(folder, "config.json")
     written = json.load(open(path))
-    if family != "gpt2":
+    if family not in ("gpt2", "gemma3_text", "phi3"):
         restyle_rope(r, written)
     mutate(r, written, family)
     json.dump(written, open(path, "w"), indent=1)
@@ -364,7 +406,7 @@ def main():
     p.add_argument("mezzo")
     p.add_argument("--count", type=int, default=300)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--family", nargs="*", default=["gpt2", "llama", "glm4_moe", "vae", "lora"])
+    p.add_argument("--family", nargs="*", default=["gpt2", "llama", "glm4_moe", *DECODERS, "vae", "lora"])
     p.add_argument("--keep")
     p.add_argument("--tell", action="store_true", help="print every configuration's result")
     o = p.parse_args()
