@@ -687,10 +687,13 @@ mz_tensor mz_params_grad(const mezzo_params *params, int index) {
 }
 
 // Returns this process's part of a parameter whose element 0 lies, or would lie, at element `place` of a flat buffer.
+// A part has no padding between its elements (store).
 static mz_tensor own_at(const mz_param *p, void *flat, int64_t place, mezzo_dtype dtype) {
     mz_tensor t = tensor_at(p, (char *)flat + (place + p->first) * (int64_t)mezzo_dtype_size(dtype), dtype);
-    if (p->region >= 0)
+    if (p->region >= 0) {
         t.shape = (mz_shape){1, {p->own}};
+        t.storage = (mz_storage){0};
+    }
     return t;
 }
 

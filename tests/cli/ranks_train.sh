@@ -2,7 +2,8 @@
 # Seen to fail: with parts not brought to all ranks, moments not brought together, micro batches added in the order they
 # come, bad bits not shared; of gradients in parts: memory given away before the sum, parts not added up, staging of
 # parameters without a gradient not cleared, micro batches not dealt out; of parameters
-# in parts: copies gathered from elsewhere, low halves written elsewhere, a fault looked for without them.
+# in parts: copies gathered from elsewhere, low halves written elsewhere, a fault looked for without them, a part of a
+# padded parameter inspected as if it had the whole one's padding.
 source "$MEZZO_TESTS/cli/check.bash" || exit 1
 if ! command -v mpirun >/dev/null || [[ ! -e $(dirname "$MEZZO")/mezzo_mpi.so ]]; then
     echo "no mpirun, or a build without MPI (Debian: openmpi-bin, libopenmpi-dev)"
@@ -67,6 +68,7 @@ canonical split --precision bf16 --master split
 canonical stochastic --precision bf16 --master stochastic --dropout 0.1
 canonical moments --precision bf16 --moments bf16
 canonical moments8 --precision bf16 --moments int8 --ema 0.9
+MEZZO_STORAGE=8 canonical padding --layers 3 --d-model 66 --bucket-mib 25 --precision bf16 --optimizer muon # as GPUs store it, in a build with tests
 canonical experts --model glm4_moe --kv-heads 2 --d-ff 64 --d-expert 48 --experts 4 --experts-per-token 2 --precision bf16
 
 # Each rank has whole experts, and rows travel: the bits of one rank that has all, and of checkpoints on other ranks.
