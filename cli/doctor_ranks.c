@@ -56,9 +56,7 @@ static mezzo_status examine(session *s, int threads) {
         return mz_fail(
             MEZZO_ERR_INVALID,
             "--ranks needs a job with ranks: mezzo launch -n 2 -- doctor --ranks, or use mpirun, srun, torchrun");
-    s->all = mz_alloc((size_t)s->world.size, sizeof *s->all);
-    if (s->all == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->all, s->world.size));
     MEZZO_TRY(mz_world_device(&s->world, cli_text("device", "auto"), mz_gpu_count(), name, sizeof name));
     MEZZO_TRY(mezzo_device_open(name, threads, &s->device));
     MEZZO_TRY(mz_group_open(&s->world, s->device, &s->group));

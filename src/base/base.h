@@ -86,6 +86,10 @@ bool mz_free_once(const void *object, const char *what);
 uint64_t mz_alloc_count(void);       // calls so far, all threads
 void mz_alloc_fail_after(int64_t n); // fault injection: the n-th call from now fails (0 = next); negative = never
 
+// Allocates n zeroed elements for `ptr`, as mz_alloc does. Returns MEZZO_OK, or MEZZO_ERR_MEMORY with `ptr` NULL.
+#define MZ_NEW(ptr, n) mz_new((void **)&(ptr), (size_t)(n), sizeof *(ptr))
+mezzo_status mz_new(void **ptr, size_t count, size_t size);
+
 // Grows a dynamic array `ptr` of `cap` elements to hold at least `need`. Returns MEZZO_OK or MEZZO_ERR_MEMORY.
 #define MZ_RESERVE(ptr, cap, need) mz_reserve((void **)&(ptr), &(cap), (size_t)(need), sizeof *(ptr))
 mezzo_status mz_reserve(void **ptr, size_t *cap, size_t need, size_t size);

@@ -149,6 +149,11 @@ char *mz_format(const char *fmt, ...) {
     return text;
 }
 
+mezzo_status mz_new(void **ptr, size_t count, size_t size) {
+    *ptr = mz_alloc(count, size);
+    return *ptr != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+}
+
 mezzo_status mz_reserve(void **ptr, size_t *cap, size_t need, size_t size) {
     if (need <= *cap)
         return MEZZO_OK;

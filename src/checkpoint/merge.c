@@ -70,9 +70,8 @@ mezzo_status mz_lora_merge(const mz_safetensors *weights, const char *name, cons
     MEZZO_TRY(mz_safetensors_get(weights, name, &w));
     if (w->rank != 2 || w->dtype != MEZZO_F32)
         return mz_fail(MEZZO_ERR_FORMAT, "'%s' has an adapter but is not an fp32 matrix", name);
-    float *merged = mz_alloc(w->count, sizeof *merged);
-    if (merged == NULL)
-        return MEZZO_ERR_MEMORY;
+    float *merged;
+    MEZZO_TRY(MZ_NEW(merged, w->count));
     memcpy(merged, w->data, w->bytes);
     for (int i = 0; status == MEZZO_OK && mz_adapted_module(name, w->shape[0], parts, i, module, &first, &rows); i++) {
         if (first + rows > w->shape[0])

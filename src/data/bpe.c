@@ -392,9 +392,7 @@ void mz_bpe_scratch_free(mz_bpe_scratch *scratch) {
 static mezzo_status encode_cached(const mz_bpe *bpe, mz_bpe_scratch *scratch, const char *word, size_t n, uint64_t hash,
                                   int32_t *tokens, size_t *count) {
     if (!scratch->cache) {
-        scratch->cache = mz_alloc(CACHE_SLOTS, sizeof *scratch->cache);
-        if (!scratch->cache)
-            return MEZZO_ERR_MEMORY;
+        MEZZO_TRY(MZ_NEW(scratch->cache, CACHE_SLOTS));
     }
     struct mz_bpe_cached *c = &scratch->cache[(hash >> 16) % CACHE_SLOTS];
     if (c->n == n && memcmp(c->word, word, n) == 0) {
@@ -469,9 +467,7 @@ static mezzo_status find_joints(mz_bpe *bpe) {
     for (size_t i = 0; i < bpe->n_merges; i++) // the merge of a byte's token does not begin or end like its text
         if ((bpe->made[bpe->merges[i].left] | bpe->made[bpe->merges[i].right]) & MZ_BPE_FALLBACK)
             return MEZZO_OK;
-    bpe->joints = mz_alloc((size_t)HASHES * HASHES / 64, sizeof *bpe->joints);
-    if (bpe->joints == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(bpe->joints, (size_t)HASHES * HASHES / 64));
     for (size_t i = 0; i < bpe->n_merges; i++) {
         size_t a, b;
         const char *left = mz_bpe_bytes(bpe, bpe->merges[i].left, &a),
@@ -529,9 +525,8 @@ mezzo_status mz_bpe_encode_word(const mz_bpe *bpe, mz_bpe_scratch *scratch, cons
 mezzo_status mz_bpe_finish(mz_bpe *bpe) {
     mezzo_status status = MEZZO_OK;
     mz_bpe_scratch scratch = {0};
-    int32_t *tokens = mz_alloc(bpe->max_bytes + 1, sizeof *tokens);
-    if (!tokens)
-        return MEZZO_ERR_MEMORY;
+    int32_t *tokens;
+    MEZZO_TRY(MZ_NEW(tokens, bpe->max_bytes + 1));
     for (int32_t t = 0; t < bpe->vocab && status == MEZZO_OK; t++) {
         size_t n, first, count = 0;
         const char *bytes = mz_bpe_bytes(bpe, t, &n);

@@ -112,9 +112,7 @@ static mezzo_status grow_index(trainer *t) {
     const size_t size = t->index_size > 0 ? 2 * t->index_size : 1 << 16;
     mz_free(t->index);
     t->index_size = 0;
-    t->index = mz_alloc(size, sizeof *t->index);
-    if (t->index == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(t->index, size));
     t->index_size = size;
     for (size_t i = 0; i < size; i++)
         t->index[i] = NONE;

@@ -23,9 +23,8 @@ mezzo_status mz_charsmap_create(const char *where, const char *bytes, size_t n, 
         memcpy(&trie, bytes, sizeof trie);
     if (n <= sizeof trie || trie == 0 || trie % 4 != 0 || trie >= n - sizeof trie || bytes[n - 1] != '\0')
         return mz_fail(MEZZO_ERR_FORMAT, "%s: its precompiled_charsmap is damaged", where);
-    mz_charsmap *map = mz_alloc(1, sizeof *map);
-    if (map == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_charsmap *map;
+    MEZZO_TRY(MZ_NEW(map, 1));
     map->n_units = trie / 4;
     map->n_texts = n - sizeof trie - trie;
     map->units = mz_alloc(map->n_units, 4);

@@ -118,9 +118,8 @@ static mezzo_status add_shards(mz_stream *stream, const char *source) {
         return add_shard(stream, source);
     for (const char *at = source; *at;) {
         size_t n = strcspn(at, ",");
-        char *part = mz_alloc(n + 1, 1);
-        if (!part)
-            return MEZZO_ERR_MEMORY;
+        char *part;
+        MEZZO_TRY(MZ_NEW(part, n + 1));
         memcpy(part, at, n);
         mezzo_status status = add_pattern(stream, part);
         mz_free(part);
@@ -231,9 +230,8 @@ mezzo_status mz_corpus_open(const mezzo_corpus_options *options, const mz_tokeni
     const char *source = given(options->path) ? options->path : options->train;
     if (mz_is_records(source))
         return mz_corpus_read_records(options, model, out);
-    mezzo_corpus *corpus = mz_alloc(1, sizeof *corpus);
-    if (!corpus)
-        return MEZZO_ERR_MEMORY;
+    mezzo_corpus *corpus;
+    MEZZO_TRY(MZ_NEW(corpus, 1));
     bool shards = is_shards(source) || (given(options->path) && mz_path_is_dir(options->path));
     mezzo_status status = shards ? open_shards(corpus, options, model) : mz_corpus_read_text(corpus, options, model);
     if (status != MEZZO_OK) {
@@ -282,9 +280,8 @@ static mezzo_status save_split(const mz_stream *stream, const char *folder, cons
     const mz_path path = mz_path_of("%s/%s", folder, name);
     if (stream->tokens == 0)
         return mz_file_remove(path.text);
-    mz_tokens *pieces = mz_alloc(stream->count + 1, sizeof *pieces);
-    if (pieces == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_tokens *pieces;
+    MEZZO_TRY(MZ_NEW(pieces, stream->count + 1));
     for (size_t i = 0; i < stream->count; i++)
         pieces[i] = stream->segments[i].tokens;
     const mezzo_status status = mz_shard_write(path.text, format, width, pieces, stream->count);

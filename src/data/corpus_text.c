@@ -138,9 +138,7 @@ static mezzo_status encode_rounds(const encoding *e, size_t from, packed *out) {
 static mezzo_status encode_all(const mezzo_tokenizer *tok, const text *t, size_t from, size_t to, packed *out) {
     mz_survive_fork();
     encoding e = {.tok = tok, .text = t, .to = to, .threads = (size_t)omp_get_max_threads()};
-    e.pieces = mz_alloc(e.threads, sizeof *e.pieces);
-    if (e.pieces == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(e.pieces, e.threads));
     const mezzo_status status = encode_rounds(&e, from, out);
     for (size_t i = 0; i < e.threads; i++) {
         mz_token_list_free(&e.pieces[i].tokens);
@@ -168,9 +166,8 @@ static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, cons
 }
 
 static mezzo_status collect_characters(const text *texts, size_t count, mezzo_tokenizer **out) {
-    mz_char_set *set = mz_alloc(1, sizeof *set);
-    if (!set)
-        return MEZZO_ERR_MEMORY;
+    mz_char_set *set;
+    MEZZO_TRY(MZ_NEW(set, 1));
     mezzo_status status = MEZZO_OK;
     for (size_t i = 0; status == MEZZO_OK && i < count; i++)
         status = mz_char_set_add(set, texts[i].path, (const char *)texts[i].map.data, texts[i].map.size);

@@ -74,9 +74,7 @@ static mezzo_status weigh(mezzo_loader *loader) {
         same++;
     if (even || same == stream->count)
         return MEZZO_OK;
-    loader->weighted = mz_alloc(stream->count + 1, sizeof *loader->weighted);
-    if (loader->weighted == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(loader->weighted, stream->count + 1));
     for (size_t i = 0; i < stream->count; i++) {
         const double weight = stream->segments[i].weight > 0 ? stream->segments[i].weight : 1;
         loader->weighted[i + 1] = loader->weighted[i] + weight * (double)(loader->first[i + 1] - loader->first[i]);
@@ -96,9 +94,8 @@ mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_
     if (corpus->from_shards && bytes <= READ_THROUGH)
         MEZZO_TRY(mz_stream_check(stream, (uint32_t)o.vocab));
 
-    mezzo_loader *loader = mz_alloc(1, sizeof *loader);
-    if (!loader)
-        return MEZZO_ERR_MEMORY;
+    mezzo_loader *loader;
+    MEZZO_TRY(MZ_NEW(loader, 1));
     *loader = (mezzo_loader){.stream = stream, .options = o};
     loader->first = mz_alloc(stream->count + 1, sizeof *loader->first);
     mezzo_status status = loader->first ? MEZZO_OK : MEZZO_ERR_MEMORY;

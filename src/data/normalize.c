@@ -61,9 +61,8 @@ static unsigned class_of(int32_t code) {
 
 static mezzo_status order_run(int32_t *codes, size_t n) {
     size_t counts[257] = {0};
-    int32_t *sorted = mz_alloc(n, sizeof *sorted);
-    if (sorted == NULL)
-        return MEZZO_ERR_MEMORY;
+    int32_t *sorted;
+    MEZZO_TRY(MZ_NEW(sorted, n));
     for (size_t i = 0; i < n; i++)
         counts[class_of(codes[i]) + 1]++;
     for (int c = 0; c < 256; c++)

@@ -264,9 +264,8 @@ mezzo_status mz_pattern_create(const char *where, mz_pattern_syntax syntax, cons
     *out = NULL;
     if (n == 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: a pattern is empty", where);
-    mz_pattern *p = mz_alloc(1, sizeof *p);
-    if (p == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_pattern *p;
+    MEZZO_TRY(MZ_NEW(p, 1));
     mezzo_status status = create(where, syntax, source, n, p);
     if (status == MEZZO_OK)
         *out = p;

@@ -19,9 +19,8 @@ void mz_picture_truth(const mz_pictures *p, int64_t example, float *out) {
 // Predicts the mean of all training pictures, which a model should beat.
 static mezzo_status predict_mean(const mz_pictures *p, float *out) {
     const int64_t n = p->size * p->size;
-    uint64_t *sum = mz_alloc((size_t)n, sizeof *sum);
-    if (sum == NULL)
-        return MEZZO_ERR_MEMORY;
+    uint64_t *sum;
+    MEZZO_TRY(MZ_NEW(sum, n));
     for (int64_t k = 0; k < p->n_train; k++)
         for (int64_t i = 0; i < n; i++)
             sum[i] += p->picture[p->order[k] * n + i];

@@ -539,9 +539,8 @@ mezzo_status mz_template_render_spans(const char *where, const char *source, con
                                       mz_template_spans *spans) {
     mz_template_spans own = {0};
     *out = (mz_marked_text){0};
-    machine *m = mz_alloc(1, sizeof *m);
-    if (m == NULL)
-        return MEZZO_ERR_MEMORY;
+    machine *m;
+    MEZZO_TRY(MZ_NEW(m, 1));
     m->where = where;
     m->out = m->root_out = out;
     m->spans = spans != NULL ? spans : &own;

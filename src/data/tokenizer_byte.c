@@ -11,9 +11,8 @@ typedef struct byte_tokenizer {
 mezzo_status mezzo_tokenizer_create_byte(mezzo_tokenizer **out) {
     MZ_REQUIRE(out);
     *out = NULL;
-    byte_tokenizer *tok = mz_alloc(1, sizeof *tok);
-    if (!tok)
-        return MEZZO_ERR_MEMORY;
+    byte_tokenizer *tok;
+    MEZZO_TRY(MZ_NEW(tok, 1));
     tok->base = (mezzo_tokenizer){.kind = &mz_tokenizer_byte, .vocab = 256, .max_bytes = 1};
     for (int i = 0; i < 256; i++)
         tok->bytes[i] = (char)i;

@@ -44,9 +44,7 @@ mezzo_status mz_char_set_add(mz_char_set *set, const char *where, const char *te
 static mezzo_status add_char(char_tokenizer *tok, uint32_t code) {
     int32_t **page = &tok->pages[code / PAGE];
     if (!*page) {
-        *page = mz_alloc(PAGE, sizeof **page);
-        if (!*page)
-            return MEZZO_ERR_MEMORY;
+        MEZZO_TRY(MZ_NEW(*page, PAGE));
         for (size_t i = 0; i < PAGE; i++)
             (*page)[i] = -1;
     }
@@ -67,15 +65,10 @@ mezzo_status mz_tokenizer_from_chars(const mz_char_set *set, mezzo_tokenizer **o
         count += (size_t)__builtin_popcountll(set->seen[i]);
     if (count == 0)
         return mz_fail(MEZZO_ERR_INVALID, "a character tokenizer needs at least one character; the text is empty");
-    char_tokenizer *tok = mz_alloc(1, sizeof *tok);
-    if (!tok)
-        return MEZZO_ERR_MEMORY;
+    char_tokenizer *tok;
+    MEZZO_TRY(MZ_NEW(tok, 1));
     tok->base.kind = &mz_tokenizer_char;
-    tok->chars = mz_alloc(count, sizeof *tok->chars);
-    if (!tok->chars) {
-        status = MEZZO_ERR_MEMORY;
-        goto fail;
-    }
+    MEZZO_TRY_GOTO(status, MZ_NEW(tok->chars, count));
     for (uint32_t code = 0; code < MZ_CODE_POINTS; code++)
         if (set->seen[code / 64] >> code % 64 & 1)
             MEZZO_TRY_GOTO(status, add_char(tok, code));
@@ -91,9 +84,8 @@ mezzo_status mezzo_tokenizer_create_char(const char *text, size_t n, mezzo_token
     *out = NULL;
     if (n > 0)
         MZ_REQUIRE(text);
-    mz_char_set *set = mz_alloc(1, sizeof *set);
-    if (!set)
-        return MEZZO_ERR_MEMORY;
+    mz_char_set *set;
+    MEZZO_TRY(MZ_NEW(set, 1));
     mezzo_status status = mz_char_set_add(set, "text", text, n);
     if (status == MEZZO_OK)
         status = mz_tokenizer_from_chars(set, out);
@@ -183,9 +175,8 @@ static mezzo_status char_load(const char *where, const json_t *object, mezzo_tok
     const json_t *chars = json_object_get(object, "characters");
     if (!json_is_string(chars))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'characters': expected a string", where);
-    mz_char_set *set = mz_alloc(1, sizeof *set);
-    if (!set)
-        return MEZZO_ERR_MEMORY;
+    mz_char_set *set;
+    MEZZO_TRY(MZ_NEW(set, 1));
     mezzo_status status = collect_chars(where, json_string_value(chars), json_string_length(chars), vocab, set);
     if (status == MEZZO_OK)
         status = mz_tokenizer_from_chars(set, out);

@@ -461,9 +461,7 @@ mezzo_status mz_json_show_tokens(mz_json_reader *r) {
     mz_normal_room room = {0};
     mz_text shown = {0};
     mezzo_status status = MEZZO_OK;
-    tok->shown_ends = mz_alloc((size_t)tok->bpe.vocab + 1, sizeof *tok->shown_ends);
-    if (tok->shown_ends == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(tok->shown_ends, (size_t)tok->bpe.vocab + 1));
     tok->base.max_bytes = 0;
     for (int32_t t = 0; t < tok->bpe.vocab && status == MEZZO_OK; t++) {
         const size_t begun = shown.len;

@@ -90,9 +90,8 @@ static mezzo_status fill_vocab(mz_json_reader *r, const json_t *added, size_t me
     MEZZO_TRY(place_added(r, added, entries, size));
     for (size_t i = 0; i < size; i++)
         n = entries[i].text != NULL ? i + 1 : n;
-    bool *aside = mz_alloc(n + 1, sizeof *aside);
-    if (aside == NULL)
-        return MEZZO_ERR_MEMORY;
+    bool *aside;
+    MEZZO_TRY(MZ_NEW(aside, n + 1));
     mezzo_status status = add_entries(r, entries, n, aside);
     if (status == MEZZO_OK)
         status = mz_bpe_index(&r->tok->bpe, n, merges, aside, &twice);
@@ -111,9 +110,8 @@ static mezzo_status read_vocab(mz_json_reader *r, const json_t *model, const jso
         return mz_fail(MEZZO_ERR_FORMAT, "%s: model BPE: key 'vocab': expected an object of at most %d tokens",
                        r->where, MZ_BPE_MAX_VOCAB);
     const size_t size = 2 * tokens + 4096;
-    entry *entries = mz_alloc(size, sizeof *entries);
-    if (entries == NULL)
-        return MEZZO_ERR_MEMORY;
+    entry *entries;
+    MEZZO_TRY(MZ_NEW(entries, size));
     mezzo_status status = fill_vocab(r, added, merges, entries, size);
     mz_free(entries);
     return status;
@@ -329,9 +327,8 @@ static mezzo_status keep_frame(mz_bpe_tokenizer *tok, const json_t *object) {
 
 mezzo_status mz_bpe_read_published(const char *where, const json_t *object, mezzo_tokenizer **out) {
     *out = NULL;
-    mz_bpe_tokenizer *tok = mz_alloc(1, sizeof *tok);
-    if (tok == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_bpe_tokenizer *tok;
+    MEZZO_TRY(MZ_NEW(tok, 1));
     tok->base.kind = &mz_tokenizer_bpe;
     tok->bpe = mz_bpe_of_bytes();
     mz_json_reader r = {.where = where, .tok = tok};

@@ -379,9 +379,8 @@ static mezzo_status add_split(const model *m, json_t *frame) {
 static mezzo_status add_pieces(const model *m, json_t *vocab, json_t *added, json_t *rules) {
     for (size_t i = 0; i < m->n; i++) {
         const mz_piece *p = &m->pieces[i];
-        char *key = mz_alloc(p->n + 1, 1);
-        if (key == NULL)
-            return MEZZO_ERR_MEMORY;
+        char *key;
+        MEZZO_TRY(MZ_NEW(key, p->n + 1));
         memcpy(key, p->text, p->n);
         bool full = json_object_set_new(vocab, key, json_integer((json_int_t)i)) != 0;
         if (p->type == MZ_PIECE_UNKNOWN)

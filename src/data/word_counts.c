@@ -35,9 +35,8 @@ static mz_word_count *find_slot(const mz_word_table *t, const char *word, size_t
 
 static mezzo_status grow_table(mz_word_table *t) {
     const mz_word_table old = *t;
-    mz_word_count *slots = mz_alloc(old.size > 0 ? 2 * old.size : 1024, sizeof *slots);
-    if (slots == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_word_count *slots;
+    MEZZO_TRY(MZ_NEW(slots, old.size > 0 ? 2 * old.size : 1024));
     t->slots = slots;
     t->size = old.size > 0 ? 2 * old.size : 1024;
     for (size_t i = 0; i < old.size; i++)
@@ -317,9 +316,7 @@ static mezzo_status count_all(counting *c) {
 mezzo_status mz_words_count(const mz_word_sources *sources, mz_word_counts *out) {
     counting c = {.sources = sources, .out = out};
     *out = (mz_word_counts){0};
-    c.pieces = mz_alloc((size_t)sources->threads, sizeof *c.pieces);
-    if (c.pieces == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(c.pieces, sources->threads));
     for (size_t i = 0; i < MZ_WORD_SHARDS; i++)
         omp_init_lock(&c.locks[i]);
     const mezzo_status status = count_all(&c);

@@ -224,9 +224,8 @@ mezzo_status mz_group_open(const mz_world *world, mezzo_device *device, mz_group
     *out = NULL;
     if (world->size == 1)
         return MEZZO_OK;
-    mz_group *g = mz_alloc(1, sizeof *g);
-    if (g == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_group *g;
+    MEZZO_TRY(MZ_NEW(g, 1));
     g->world = *world;
     g->device = device;
     g->comm = (mz_comm){.rank = world->rank, .size = world->size, .run = comm_run, .check = comm_check};

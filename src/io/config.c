@@ -427,14 +427,9 @@ static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *ent
 mezzo_status mz_config_create(const mz_config_row *schema, size_t n, mz_config **out) {
     *out = NULL;
     mezzo_status status = MEZZO_OK;
-    mz_config *cfg = mz_alloc(1, sizeof *cfg);
-    if (!cfg)
-        return MEZZO_ERR_MEMORY;
-    cfg->entries = mz_alloc(n + 1, sizeof *cfg->entries);
-    if (!cfg->entries) {
-        status = MEZZO_ERR_MEMORY;
-        goto fail;
-    }
+    mz_config *cfg;
+    MEZZO_TRY(MZ_NEW(cfg, 1));
+    MEZZO_TRY_GOTO(status, MZ_NEW(cfg->entries, n + 1));
     for (size_t i = 0; i < n; i++)
         cfg->entries[i].row = &schema[i];
     cfg->count = n;

@@ -146,9 +146,8 @@ mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t
 static mezzo_status parse_pairs(const mz_config_row *row, const char *where, const char *text, mz_config_pairs *pairs) {
     for (const char *at = text; *at;) {
         size_t n = strcspn(at, ",");
-        char *part = mz_alloc(n + 1, 1);
-        if (!part)
-            return MEZZO_ERR_MEMORY;
+        char *part;
+        MEZZO_TRY(MZ_NEW(part, n + 1));
         memcpy(part, at, n);
         char *equals = strrchr(part, '=');
         mezzo_status status = equals && equals != part

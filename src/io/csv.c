@@ -137,9 +137,8 @@ static mezzo_status parse(mz_csv *csv, const char *text, size_t n) {
 
 mezzo_status mz_csv_parse(const char *where, const char *text, size_t n, mz_csv **out) {
     *out = NULL;
-    mz_csv *csv = mz_alloc(1, sizeof *csv);
-    if (csv == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_csv *csv;
+    MEZZO_TRY(MZ_NEW(csv, 1));
     csv->where = mz_strdup(where);
     mezzo_status status = csv->where != NULL ? parse(csv, text, n) : MEZZO_ERR_MEMORY;
     if (status != MEZZO_OK) {

@@ -158,9 +158,8 @@ static int open_staged(const char *staged) {
 
 static mezzo_status file_open(const char *path, int flags, bool staged, mz_file **out) {
     *out = NULL;
-    mz_file *file = mz_alloc(1, sizeof *file);
-    if (!file)
-        return MEZZO_ERR_MEMORY;
+    mz_file *file;
+    MEZZO_TRY(MZ_NEW(file, 1));
     file->fd = -1;
     file->path = mz_strdup(path);
     if (file->path && staged)
@@ -410,9 +409,8 @@ mezzo_status mz_file_read_back(const char *path, mz_written written) {
     int fd;
     size_t listed, got = PIECE;
     mz_written now = {0};
-    char *piece = mz_alloc(PIECE, 1);
-    if (!piece)
-        return MEZZO_ERR_MEMORY;
+    char *piece;
+    MEZZO_TRY(MZ_NEW(piece, PIECE));
     mezzo_status status = mz_open_regular(path, &fd, &listed);
     if (status == MEZZO_OK) {
         (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); // where the system refuses this, the page cache is compared

@@ -96,9 +96,8 @@ static mezzo_status take_name(mz_gguf *file, cursor *c, const char *what, const 
     if (n == 0 || n > 65535 || memchr(text, '\0', (size_t)n) != NULL)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %s of %llu bytes is empty, too long or no text", file->where, what,
                        (unsigned long long)n);
-    char *copy = mz_alloc((size_t)n + 1, 1);
-    if (copy == NULL)
-        return MEZZO_ERR_MEMORY;
+    char *copy;
+    MEZZO_TRY(MZ_NEW(copy, (size_t)n + 1));
     memcpy(copy, text, (size_t)n);
     file->names[file->n_names++] = copy;
     *out = copy;
@@ -252,9 +251,8 @@ static mezzo_status find_data(mz_gguf *file, size_t at) {
         MEZZO_TRY(mz_gguf_get_int(file, "general.alignment", 1, 1 << 20, &align));
     if ((align & (align - 1)) != 0)
         return bad_value(file, "general.alignment", "it is not a power of two");
-    extent *items = mz_alloc(file->n_tensors + 1, sizeof *items);
-    if (items == NULL)
-        return MEZZO_ERR_MEMORY;
+    extent *items;
+    MEZZO_TRY(MZ_NEW(items, file->n_tensors + 1));
     for (size_t i = 0; i < file->n_tensors; i++)
         items[i] = (extent){file->offsets[i], &file->tensors[i]};
     if (file->n_tensors > 1)

@@ -20,9 +20,8 @@ struct mz_lines {
 mezzo_status mz_lines_open(const char *path, mz_lines **out) {
     size_t size;
     *out = NULL;
-    mz_lines *lines = mz_alloc(1, sizeof *lines);
-    if (lines == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_lines *lines;
+    MEZZO_TRY(MZ_NEW(lines, 1));
     lines->fd = -1;
     lines->path = mz_strdup(path);
     mezzo_status status = lines->path == NULL ? MEZZO_ERR_MEMORY : mz_open_regular(path, &lines->fd, &size);

@@ -155,9 +155,8 @@ static mezzo_status parse(const char *where, const void *bytes, size_t n, int ch
     *out = (mz_picture){0};
     if (n < 8 || png_sig_cmp(bytes, 0, 8) != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: not a PNG file", where);
-    work *w = mz_alloc(1, sizeof *w);
-    if (w == NULL)
-        return MEZZO_ERR_MEMORY;
+    work *w;
+    MEZZO_TRY(MZ_NEW(w, 1));
     w->at = bytes;
     w->end = w->at + n;
     w->left = SIZE_MAX;
@@ -209,9 +208,8 @@ mezzo_status mz_png_encode(const mz_picture *p, int level, uint8_t **bytes, size
         return mz_fail(MEZZO_ERR_INVALID,
                        "an image of %lld x %lld pixels and %lld channels: use 1 to %d pixels per side, 1 or 3 channels",
                        (long long)p->height, (long long)p->width, (long long)p->channels, MZ_PNG_SIDE);
-    work *w = mz_alloc(1, sizeof *w);
-    if (w == NULL)
-        return MEZZO_ERR_MEMORY;
+    work *w;
+    MEZZO_TRY(MZ_NEW(w, 1));
     bool done = false;
     png_structp png = NULL;
     png_infop info = NULL;

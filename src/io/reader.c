@@ -131,9 +131,8 @@ static mezzo_status start(const char *where, mz_reader *r) {
 mezzo_status mz_reader_open(const char *path, mz_reader **out) {
     size_t size;
     *out = NULL;
-    mz_reader *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_reader *r;
+    MEZZO_TRY(MZ_NEW(r, 1));
     r->fd = -1;
     mezzo_status status = mz_open_regular(path, &r->fd, &size);
     if (status == MEZZO_OK)

@@ -204,9 +204,8 @@ mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *i
     mz_file *file = NULL;
     size_t size = 0;
     bool need_piece = false;
-    plan_entry *plan = mz_alloc(count + 1, sizeof *plan);
-    if (!plan)
-        return MEZZO_ERR_MEMORY;
+    plan_entry *plan;
+    MEZZO_TRY(MZ_NEW(plan, count + 1));
     MEZZO_TRY_GOTO(status, plan_items(path, items, count, plan));
     MEZZO_TRY_GOTO(status, make_header(path, plan, count, meta, meta_count, &header, &size));
     for (size_t i = 0; i < count; i++)

@@ -129,9 +129,8 @@ static mezzo_status write_start(mz_tfevents *e, int64_t resume_step) {
 mezzo_status mz_tfevents_open(const char *folder, int64_t resume_step, mz_tfevents **out) {
     *out = NULL;
     mezzo_status status = MEZZO_OK;
-    mz_tfevents *e = mz_alloc(1, sizeof *e);
-    if (!e)
-        return MEZZO_ERR_MEMORY;
+    mz_tfevents *e;
+    MEZZO_TRY(MZ_NEW(e, 1));
     mz_path path;
     int n = 0;
     do // several runs may start within one second

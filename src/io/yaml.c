@@ -84,9 +84,8 @@ static mezzo_status bad(const reader *r, int line, const char *what) {
 static mezzo_status new_node(reader *r, mz_yaml_kind kind, int line, mz_yaml_node **out) {
     mz_yaml *yaml = r->yaml;
     MEZZO_TRY(MZ_RESERVE(yaml->nodes, yaml->cap, yaml->count + 1));
-    mz_yaml_node *node = mz_alloc(1, sizeof *node);
-    if (!node)
-        return MEZZO_ERR_MEMORY;
+    mz_yaml_node *node;
+    MEZZO_TRY(MZ_NEW(node, 1));
     node->kind = kind;
     node->line = line;
     node->weight = 1;
@@ -293,9 +292,8 @@ mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yam
     *out = NULL;
     if (n > MZ_YAML_MAX_BYTES)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: %zu bytes of YAML; at most 1 MiB is read", where, n);
-    reader *r = mz_alloc(1, sizeof *r);
-    if (!r)
-        return MEZZO_ERR_MEMORY;
+    reader *r;
+    MEZZO_TRY(MZ_NEW(r, 1));
     yaml_parser_t parser;
     mezzo_status status = MEZZO_OK;
     r->where = where;

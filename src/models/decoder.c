@@ -605,9 +605,8 @@ mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const 
                                      .high = d.config.rope_high,
                                      .original = (double)d.config.rope_original,
                                      .attention = kind == MEZZO_ROPE_YARN ? d.config.rope_attention : 0};
-    mezzo_value *offsets = mz_alloc((size_t)d.config.layers, sizeof *offsets);
-    if (offsets == NULL)
-        return MEZZO_ERR_MEMORY;
+    mezzo_value *offsets;
+    MEZZO_TRY(MZ_NEW(offsets, d.config.layers));
     mezzo_status status = build(&d, form, inputs, offsets);
     mz_free(offsets);
     return status;

@@ -47,9 +47,8 @@ static bool is_same(const mz_graph_file *file, const char *path, const struct st
 
 static mezzo_status read_file(const char *path, const struct stat *now, mz_graph_file **out) {
     mezzo_status status = MEZZO_OK;
-    mz_graph_file *file = mz_alloc(1, sizeof *file);
-    if (file == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_graph_file *file;
+    MEZZO_TRY(MZ_NEW(file, 1));
     file->was = *now;
     file->path = mz_format("%s", path);
     if (file->path == NULL)
@@ -271,9 +270,8 @@ static mezzo_status try_batch(const mz_model *model, int which, probe *p) {
 
 static mezzo_status make_probe(const mz_model *model, probe **out) {
     mz_graph_file *file = (mz_graph_file *)model->file; // a probe is a cache, so the file stays the same
-    probe *p = mz_alloc(1, sizeof *p);
-    if (p == NULL)
-        return MEZZO_ERR_MEMORY;
+    probe *p;
+    MEZZO_TRY(MZ_NEW(p, 1));
     snprintf(p->dims, sizeof p->dims, "%s", model->config.dims);
     p->length = model->config.seq_len;
     p->n = mezzo_onnx_outputs(file->onnx);

@@ -396,9 +396,8 @@ mezzo_status mezzo_onnx_open(const char *path, mezzo_onnx **out) {
     char *bytes = NULL;
     size_t size = 0;
     mezzo_status status;
-    mezzo_onnx *onnx = mz_alloc(1, sizeof *onnx);
-    if (!onnx)
-        return MEZZO_ERR_MEMORY;
+    mezzo_onnx *onnx;
+    MEZZO_TRY(MZ_NEW(onnx, 1));
     const size_t n = strlen(path) + 1;
     if (!(onnx->path = mz_alloc(1, n))) {
         status = MEZZO_ERR_MEMORY;

@@ -10,9 +10,8 @@
 // --- parameters ----------------------------------------------------------------------------------------------------
 mezzo_status mz_onnx_add_record(mezzo_onnx *onnx, const char *name, mz_onnx_param **out) {
     if ((onnx->n_params & (onnx->n_params - 1)) == 0) {
-        mz_onnx_param *more = mz_alloc(onnx->n_params ? 2 * onnx->n_params : 1, sizeof *more);
-        if (!more)
-            return MEZZO_ERR_MEMORY;
+        mz_onnx_param *more;
+        MEZZO_TRY(MZ_NEW(more, onnx->n_params ? 2 * onnx->n_params : 1));
         if (onnx->n_params > 0)
             memcpy(more, onnx->params, onnx->n_params * sizeof *more);
         mz_free(onnx->params);

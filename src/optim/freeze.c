@@ -42,9 +42,8 @@ static mezzo_status mark_all(const mezzo_graph *g, const char *what, const char 
 
 // Freezes the parameters that the patterns name, or all others.
 static mezzo_status freeze(mezzo_graph *g, const char *what, const char *patterns, bool others) {
-    bool *named = mz_alloc(g->n_params + 1, sizeof *named);
-    if (named == NULL)
-        return MEZZO_ERR_MEMORY;
+    bool *named;
+    MEZZO_TRY(MZ_NEW(named, g->n_params + 1));
     const mezzo_status status = mark_all(g, what, patterns, named);
     for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++)
         g->params[i].frozen = g->params[i].frozen || named[i] != others;

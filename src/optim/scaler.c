@@ -63,9 +63,8 @@ mezzo_status mezzo_scaler_create(mezzo_device *device, const mezzo_scaler_option
     mezzo_status status = MEZZO_OK;
     *out = NULL;
     MEZZO_TRY(check_options(options));
-    mezzo_scaler *s = mz_alloc(1, sizeof *s);
-    if (s == NULL)
-        return MEZZO_ERR_MEMORY;
+    mezzo_scaler *s;
+    MEZZO_TRY(MZ_NEW(s, 1));
     s->device = device;
     s->update = (mz_update_attrs){.enabled = options->enabled,
                                   .growth_factor = options->growth_factor,

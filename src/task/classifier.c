@@ -164,9 +164,7 @@ static mezzo_status read_archive(const mz_task_options *o, const char *path, cla
 
 // Shuffles by Fisher and Yates, alike in every run, and then splits.
 static mezzo_status split(classifier *c, double part) {
-    c->order = mz_alloc((size_t)c->n, sizeof *c->order);
-    if (c->order == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(c->order, c->n));
     for (int64_t i = 0; i < c->n; i++)
         c->order[i] = i;
     for (int64_t i = c->n - 1; i > 0; i--) {
@@ -222,9 +220,8 @@ static mezzo_status open_set(classifier *c, const mz_task_options *o) {
 }
 
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
-    classifier *c = mz_alloc(1, sizeof *c);
-    if (c == NULL)
-        return MEZZO_ERR_MEMORY;
+    classifier *c;
+    MEZZO_TRY(MZ_NEW(c, 1));
     c->task.kind = &mz_task_classifier;
     snprintf(c->label, sizeof c->label, LABELS);
     mezzo_status status = o->no_data ? MEZZO_OK : open_set(c, o);

@@ -51,18 +51,15 @@ static mezzo_status open_pictures(images *t, const mz_task_options *o) {
                                      .condition_size = t->p.condition_channels > 0 ? t->p.size : 0};
     if (!t->p.radio)
         return MEZZO_OK;
-    t->distance = mz_alloc((size_t)(t->p.size * t->p.size), sizeof *t->distance);
-    if (t->distance == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(t->distance, (size_t)(t->p.size * t->p.size)));
     for (int64_t i = 0; i < t->p.size * t->p.size; i++)
         t->distance[i] = mz_free_space_brightness(&t->p, i % t->p.size, i / t->p.size);
     return MEZZO_OK;
 }
 
 static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
-    images *t = mz_alloc(1, sizeof *t);
-    if (t == NULL)
-        return MEZZO_ERR_MEMORY;
+    images *t;
+    MEZZO_TRY(MZ_NEW(t, 1));
     t->task.kind = &mz_task_images;
     mezzo_status status = o->no_data ? MEZZO_OK : open_pictures(t, o);
     if (status == MEZZO_OK)

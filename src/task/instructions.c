@@ -34,9 +34,8 @@ void mz_instructions_free(mz_instructions *x) {
 mezzo_status mz_instructions_create(const mz_record_set *set, double from, double to, bool weighted,
                                     mz_instructions **out) {
     *out = NULL;
-    mz_instructions *x = mz_alloc(1, sizeof *x);
-    if (x == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_instructions *x;
+    MEZZO_TRY(MZ_NEW(x, 1));
     *x = (mz_instructions){.set = set, .n_parts = set->n_files, .even = true};
     x->parts = mz_alloc(set->n_files + 1, sizeof *x->parts);
     if (x->parts == NULL) {

@@ -98,9 +98,7 @@ static mezzo_status find_lengths(language *l) {
     const mezzo_tokenizer *t = l->tokenizer;
     if (t == NULL)
         return MEZZO_OK;
-    l->lengths = mz_alloc((size_t)t->vocab, sizeof *l->lengths);
-    if (l->lengths == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(l->lengths, t->vocab));
     for (int32_t i = 0; i < t->vocab; i++) {
         size_t n;
         const char *bytes = mezzo_tokenizer_bytes(t, i, &n);
@@ -136,9 +134,8 @@ static mezzo_status open_task(const mz_task_options *o, mz_task **out) {
     if (!o->no_data && !mz_given(o->path) && !mz_given(o->train) && !mz_given(o->all))
         return mz_fail(MEZZO_ERR_INVALID,
                        "data.path is not set: give a text file or a folder of token shards (--data FILE)");
-    language *l = mz_alloc(1, sizeof *l);
-    if (l == NULL)
-        return MEZZO_ERR_MEMORY;
+    language *l;
+    MEZZO_TRY(MZ_NEW(l, 1));
     l->task.kind = &mz_task_language;
     MEZZO_TRY_GOTO(status, open_corpus(l, o));
     l->tokenizer = l->corpus != NULL ? mezzo_corpus_tokenizer(l->corpus) : l->loaded;

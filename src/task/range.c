@@ -7,9 +7,8 @@ mezzo_status mz_range_open(mz_range range, const char *what, int64_t n_train, in
     if (range.n == 0)
         return mz_fail(MEZZO_ERR_INVALID, "there are no %s %s: make data.split %s", trains ? "training" : "validation",
                        what, trains ? "larger" : "smaller");
-    mz_range *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_range *r;
+    MEZZO_TRY(MZ_NEW(r, 1));
     *r = range;
     source->state = r;
     source->batches = (uint64_t)((r->n + rows - 1) / rows);

@@ -66,9 +66,7 @@ static mezzo_status copy_options(mz_sampler *s, const mezzo_program_options *opt
     s->precision = options->precision;
     s->residual = options->residual;
     s->n_overrides = options->n_overrides;
-    s->overrides = mz_alloc((size_t)options->n_overrides + 1, sizeof *s->overrides);
-    if (s->overrides == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->overrides, (size_t)options->n_overrides + 1));
     for (int i = 0; i < options->n_overrides; i++)
         s->overrides[i] = options->overrides[i]; // the patterns belong to the configuration, which outlives the sampler
     return MEZZO_OK;
@@ -77,9 +75,8 @@ static mezzo_status copy_options(mz_sampler *s, const mezzo_program_options *opt
 static mezzo_status open_window(mz_sampler *s) {
     if (s->whole != NULL)
         return MEZZO_OK;
-    float *logits = mz_alloc((size_t)(s->length * s->vocab), sizeof *logits);
-    if (logits == NULL)
-        return MEZZO_ERR_MEMORY;
+    float *logits;
+    MEZZO_TRY(MZ_NEW(logits, (size_t)(s->length * s->vocab)));
     mz_free(s->logits);
     s->logits = logits;
     return make_program(s, s->length, false, &s->whole);
@@ -99,9 +96,8 @@ mezzo_status mz_sampler_create(mezzo_params *params, const mz_model *model, cons
     const mz_model_sizes sizes = mz_model_sizes_of(model);
     mezzo_status status = MEZZO_OK;
     *out = NULL;
-    mz_sampler *s = mz_alloc(1, sizeof *s);
-    if (s == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_sampler *s;
+    MEZZO_TRY(MZ_NEW(s, 1));
     s->params = params;
     s->tokenizer = tokenizer;
     s->model = *model;

@@ -145,9 +145,8 @@ mezzo_status mz_source_open(const mz_task *task, mz_set set, mz_order order, int
                             mz_source **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
-    mz_source *source = mz_alloc(1, sizeof *source);
-    if (source == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_source *source;
+    MEZZO_TRY(MZ_NEW(source, 1));
     source->task = task;
     source->classes = task->wants.classes;
     MEZZO_TRY_GOTO(status, task->kind->open_source(task, set, order, rows, seed, source));

@@ -31,9 +31,8 @@ mezzo_status mezzo_config_create(mezzo_config **out) {
     MZ_REQUIRE(out);
     mezzo_status status = MEZZO_OK;
     *out = NULL;
-    mezzo_config *config = mz_alloc(1, sizeof *config);
-    if (config == NULL)
-        return MEZZO_ERR_MEMORY;
+    mezzo_config *config;
+    MEZZO_TRY(MZ_NEW(config, 1));
     config->overrides = mz_alloc(1, sizeof *config->overrides);
     config->groups = mz_alloc(1, sizeof *config->groups);
     if (config->overrides == NULL || config->groups == NULL)

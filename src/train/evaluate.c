@@ -440,9 +440,8 @@ mezzo_status mezzo_chat_open(const mezzo_sample_options *options, mezzo_chat **o
     MZ_REQUIRE(options->path);
     *out = NULL;
     MEZZO_TRY(check_sample(options));
-    mezzo_chat *chat = mz_alloc(1, sizeof *chat);
-    if (chat == NULL)
-        return MEZZO_ERR_MEMORY;
+    mezzo_chat *chat;
+    MEZZO_TRY(MZ_NEW(chat, 1));
     chat->messages = json_array();
     chat->draw = draw_of(options);
     mezzo_status status = model_open(OPENING(options), &chat->m);

@@ -32,9 +32,8 @@ mezzo_status mz_expert_load_create(const mz_model *model, mz_expert_load **out) 
     const int64_t mixtures = mz_model_mixtures(model, &first);
     if (mixtures == 0)
         return MEZZO_OK;
-    mz_expert_load *load = mz_alloc(1, sizeof *load);
-    if (load == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_expert_load *load;
+    MEZZO_TRY(MZ_NEW(load, 1));
     load->layers = mixtures;
     load->experts = model->config.experts;
     size_t loads = (size_t)(load->layers * load->experts);

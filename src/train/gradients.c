@@ -84,9 +84,8 @@ static mezzo_status make_calls(mz_gradient_norms *g, const mezzo_optimizer *opt)
 mezzo_status mz_gradient_norms_create(mezzo_optimizer *opt, mz_ranks *ranks, mz_gradient_norms **out) {
     mezzo_status status = MEZZO_OK;
     *out = NULL;
-    mz_gradient_norms *g = mz_alloc(1, sizeof *g);
-    if (g == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_gradient_norms *g;
+    MEZZO_TRY(MZ_NEW(g, 1));
     size_t n = (size_t)opt->n;
     g->n = opt->n;
     g->optimizer = opt;

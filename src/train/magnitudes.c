@@ -104,9 +104,7 @@ static mezzo_status add_narrowed(mz_magnitudes *m, const mezzo_program *program,
 
 static mezzo_status list_tensors(mz_magnitudes *m, const mezzo_program *program, const mezzo_params *params) {
     m->calls = (int)program->c.n_calls;
-    m->first = mz_alloc((size_t)m->calls + 1, sizeof *m->first);
-    if (m->first == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(m->first, (size_t)m->calls + 1));
     for (int i = 0; i < m->calls; i++) {
         m->first[i] = (int)m->n;
         MEZZO_TRY(add_call(m, program, i));
@@ -176,9 +174,8 @@ static mezzo_status choose(mz_magnitudes *m, const mezzo_program *program) {
 mezzo_status mz_magnitudes_create(const mezzo_program *program, mezzo_params *params, mz_magnitudes **out) {
     mezzo_status status;
     *out = NULL;
-    mz_magnitudes *m = mz_alloc(1, sizeof *m);
-    if (m == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_magnitudes *m;
+    MEZZO_TRY(MZ_NEW(m, 1));
     m->device = params->device;
     MEZZO_TRY_GOTO(status, list_tensors(m, program, params));
     MEZZO_TRY_GOTO(status, choose(m, program));

@@ -171,9 +171,8 @@ mezzo_status mz_profile_open(mz_training *run) {
         return mz_fail(MEZZO_ERR_INVALID,
                        "train.profile: %lld steps after %d of warm-up, but only %lld are left: raise train.steps",
                        (long long)steps, MZ_PROFILE_WARMUP, (long long)left);
-    mz_profile *p = mz_alloc(1, sizeof *p);
-    if (p == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_profile *p;
+    MEZZO_TRY(MZ_NEW(p, 1));
     run->profile = p;
     p->tracer = (mz_tracer){.begin = begin_call, .end = end_call};
     p->device = run->engine.device;

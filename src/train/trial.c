@@ -10,9 +10,8 @@ mezzo_status mz_trial_open(mezzo_device *device, const mezzo_config *config, con
                            mz_trial **out) {
     const mezzo_hooks hooks = {.stop = stop};
     *out = NULL;
-    mz_trial *trial = mz_alloc(1, sizeof *trial);
-    if (trial == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_trial *trial;
+    MEZZO_TRY(MZ_NEW(trial, 1));
     mezzo_status status = mz_run_open_on(device, config, &hooks, trial);
     trial->source = NULL; // a trial writes no folder
     if (status == MEZZO_OK)
@@ -125,9 +124,8 @@ mezzo_status mz_trial_scale_weights(mz_trial *trial, const char *pattern, double
             continue;
         for (int d = 0; d < mezzo_params_rank(params, i); d++)
             n *= (size_t)mezzo_params_shape(params, i)[d];
-        float *values = mz_alloc(n, sizeof *values);
-        if (values == NULL)
-            return MEZZO_ERR_MEMORY;
+        float *values;
+        MEZZO_TRY(MZ_NEW(values, n));
         status = mezzo_params_read(params, i, values);
         for (size_t k = 0; k < n; k++)
             values[k] = (float)(by * (double)values[k]);

@@ -141,9 +141,8 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
 static mezzo_status add_planes(exporter *e, const mz_hf_part *part, const unsigned char *data, const mz_shape *ours) {
     const int64_t *d = ours->dim, each = part->pixels * d[3];
     const mz_shape shape = {4, {d[0], d[3], d[1], d[2]}};
-    mz_hf_block *blocks = mz_alloc((size_t)d[0], sizeof *blocks);
-    if (blocks == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_hf_block *blocks;
+    MEZZO_TRY(MZ_NEW(blocks, (size_t)d[0]));
     for (int64_t i = 0; i < d[0]; i++)
         blocks[i] = (mz_hf_block){.data = data + i * each * (int64_t)sizeof(float),
                                   .dtype = MEZZO_F32,

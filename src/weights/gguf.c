@@ -199,9 +199,7 @@ mezzo_status mz_gguf_factors(const mezzo_model_config *model, int which, const c
     *n = is_long ? mz_list_count(&m.rope_long) : m.head_dim / 2;
     if (!is_long && (m.rope_scaling != MZ_ROPE_LLAMA3 || which > 0))
         return MEZZO_OK;
-    *out = mz_alloc((size_t)*n, sizeof **out);
-    if (*out == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(*out, (size_t)*n));
     for (int64_t i = 0; i < *n; i++)
         (*out)[i] = is_long ? (which == 0 ? &m.rope_long : &m.rope_short)->at[i]
                             : (float)llama3_factor(&m, pow(m.rope_theta, -2.0 * (double)i / (double)m.head_dim));

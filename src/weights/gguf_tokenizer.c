@@ -77,9 +77,7 @@ static mezzo_status read_tokens(source *s) {
         (scores != NULL && scores->n != texts->n))
         return mz_fail(MEZZO_ERR_FORMAT,
                        "%s: tokenizer.ggml has lists of tokens, types and scores that differ in length", s->where);
-    s->tokens = mz_alloc((size_t)texts->n, sizeof *s->tokens);
-    if (s->tokens == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->tokens, texts->n));
     for (size_t i = 0; i < texts->n; i++) {
         mz_piece *p = &s->tokens[i];
         mz_gguf_next_text(texts, &at, &p->text, &p->n);

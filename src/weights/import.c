@@ -317,9 +317,7 @@ static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
     MEZZO_TRY_GOTO(status, list_parts(in, spec, &parts, &whole));
     const bool planes = parts.items[0].pixels > 0; // a convolution has one part
     const size_t n = planes ? (size_t)spec->shape.dim[0] : parts.count;
-    blocks = mz_alloc(n, sizeof *blocks);
-    if (blocks == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    MEZZO_TRY_GOTO(status, MZ_NEW(blocks, n));
     if (planes)
         MEZZO_TRY_GOTO(status, make_planes(in, &parts.items[0], &spec->shape, blocks));
     for (size_t i = 0; !planes && i < parts.count; i++)

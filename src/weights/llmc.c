@@ -87,9 +87,8 @@ static mezzo_status add_param(mz_import *in, const mz_param_spec *spec, const se
         const section *s = &sections[i];
         size_t one = (size_t)(s->rows * s->cols) * width;
         if (s->stacked == (used > 0) && strcmp(spec->name + used, s->name) == 0) {
-            mz_hf_block *block = mz_alloc(1, sizeof *block);
-            if (block == NULL)
-                return MEZZO_ERR_MEMORY;
+            mz_hf_block *block;
+            MEZZO_TRY(MZ_NEW(block, 1));
             *block = (mz_hf_block){
                 .data = at + (size_t)layer * one, .dtype = dtype, .rows = spec->shape.dim[0], .stride = s->cols};
             return mz_hf_list_add(&in->list, spec->name, &spec->shape, MEZZO_F32, block, 1);

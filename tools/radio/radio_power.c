@@ -191,9 +191,7 @@ static mezzo_status fill_field(mz_field *f) {
     size_t n = 0;
     for (size_t b = 0; b < f->city->n; b++)
         n += (size_t)f->city->building[b].n;
-    f->edges = mz_alloc(n + 1, sizeof *f->edges);
-    if (f->edges == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(f->edges, n + 1));
     for (size_t b = 0; b < f->city->n; b++) {
         const mz_polygon *p = &f->city->building[b];
         for (int i = 0; i < p->n; i++) {
@@ -221,9 +219,8 @@ static mezzo_status fill_field(mz_field *f) {
 
 mezzo_status mz_field_make(const mz_city *city, int64_t size, const uint8_t *buildings, mz_field **out) {
     *out = NULL;
-    mz_field *f = mz_alloc(1, sizeof *f);
-    if (f == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_field *f;
+    MEZZO_TRY(MZ_NEW(f, 1));
     f->city = city;
     f->size = size;
     f->cell = city->extent / (double)size;

@@ -170,9 +170,8 @@ static mezzo_status find_rules(mz_analysis *a) {
 
 static mezzo_status overall(mz_analysis *a) {
     const mz_study *s = a->study;
-    double *x = mz_alloc(s->n_pairs, sizeof *x);
-    if (x == NULL)
-        return MEZZO_ERR_MEMORY;
+    double *x;
+    MEZZO_TRY(MZ_NEW(x, s->n_pairs));
     for (size_t i = 0; i < s->n_pairs; i++)
         x[i] = s->pairs[i].speedup;
     mezzo_status status = mz_summarize(x, s->n_pairs, &a->speedup);

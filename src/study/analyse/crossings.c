@@ -225,9 +225,7 @@ mezzo_status mz_curve_crossings(mz_curve *c, const mz_pair *pairs, size_t n, int
     find_scatter(c, &s);
     c->noise = s.freedom > 0 ? MZ_NOISE_SHAPES : s.timing > 0 ? MZ_NOISE_TIMING : MZ_NOISE_UNKNOWN;
     if (c->noise != MZ_NOISE_UNKNOWN) {
-        drawn = mz_alloc(count * c->n, sizeof *drawn);
-        if (drawn == NULL)
-            MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+        MEZZO_TRY_GOTO(status, MZ_NEW(drawn, count * c->n));
         for (size_t d = 0; d < count; d++) {
             normals random = {.key = {seed, (uint32_t)d, stream}};
             draw_medians(c, &s, &random, sample, drawn + d * c->n);

@@ -442,9 +442,8 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
     axis bs = {0}, seq = {0};
     grid_facts facts = {0};
     mz_text t = {0};
-    double *scratch = mz_alloc(s->n_pairs, sizeof *scratch);
-    if (scratch == NULL)
-        return MEZZO_ERR_MEMORY;
+    double *scratch;
+    MEZZO_TRY(MZ_NEW(scratch, s->n_pairs));
     for (size_t i = 0; i < s->n_pairs; i++)
         if (s->pairs[i].key.d_model == c->d_model) {
             axis_add(&bs, s->pairs[i].key.bs);

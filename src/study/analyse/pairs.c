@@ -493,9 +493,8 @@ static mezzo_status load_pairs(const mz_csv *csv, mz_study *s) {
     MEZZO_TRY(mz_csv_need(csv, SPEEDUP, &speedup));
     snprintf(s->baseline, sizeof s->baseline, "fp32");
     snprintf(s->candidate, sizeof s->candidate, "amp");
-    lined_pair *list = mz_alloc(n + 1, sizeof *list);
-    if (list == NULL)
-        return MEZZO_ERR_MEMORY;
+    lined_pair *list;
+    MEZZO_TRY(MZ_NEW(list, n + 1));
     for (size_t i = 0; i < n; i++) {
         MEZZO_TRY_GOTO(status, read_pair(csv, i, key, speedup, &list[i].pair));
         list[i].line = mz_csv_line(csv, i);

@@ -133,9 +133,8 @@ static double median_of(double *x, size_t n) {
 }
 
 static mezzo_status add_cells(const mz_pair *pairs, size_t n, mz_rules *out) {
-    double *x = mz_alloc(n, sizeof *x);
-    if (x == NULL)
-        return MEZZO_ERR_MEMORY;
+    double *x;
+    MEZZO_TRY(MZ_NEW(x, n));
     mezzo_status status = MEZZO_OK;
     for (size_t from = 0, to; from < n && status == MEZZO_OK; from = to) {
         mz_rule_cell cell = {.d_model = pairs[from].key.d_model, .tokens = pairs[from].tokens};
@@ -176,9 +175,8 @@ mezzo_status mz_rules_fit(const mz_pair *pairs, size_t n, mz_rules *out) {
     *out = (mz_rules){.baseline = "fp32", .candidate = "amp"};
     if (n == 0)
         return mz_fail(MEZZO_ERR_INVALID, "no pair to find rules from");
-    mz_pair *sorted = mz_alloc(n, sizeof *sorted);
-    if (sorted == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_pair *sorted;
+    MEZZO_TRY(MZ_NEW(sorted, n));
     memcpy(sorted, pairs, n * sizeof *pairs);
     qsort(sorted, n, sizeof *sorted, mz_pairs_order);
     mezzo_status status = fit_sorted(sorted, n, out);
@@ -203,9 +201,8 @@ static mezzo_status deal(const mz_pair *pairs, size_t n, int folds, uint64_t see
     size_t shapes = 0;
     for (size_t i = 0; i < n; i++)
         shapes += i == 0 || memcmp(&pairs[i].key, &pairs[i - 1].key, sizeof pairs[i].key) != 0;
-    size_t *order = mz_alloc(shapes, sizeof *order);
-    if (order == NULL)
-        return MEZZO_ERR_MEMORY;
+    size_t *order;
+    MEZZO_TRY(MZ_NEW(order, shapes));
     mz_shuffle(seed, 0xF01D, shapes, order);
     for (size_t i = 0, shape = 0; i < n; i++) {
         shape += i > 0 && memcmp(&pairs[i].key, &pairs[i - 1].key, sizeof pairs[i].key) != 0;

@@ -37,9 +37,8 @@ double mz_deviation(const double *x, size_t n) {
 }
 
 mezzo_status mz_summarize(const double *x, size_t n, mz_summary *out) {
-    double *sorted = mz_alloc(n, sizeof *sorted);
-    if (sorted == NULL)
-        return MEZZO_ERR_MEMORY;
+    double *sorted;
+    MEZZO_TRY(MZ_NEW(sorted, n));
     memcpy(sorted, x, n * sizeof *x);
     mz_sort(sorted, n);
     *out = (mz_summary){.n = n,

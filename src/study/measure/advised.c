@@ -184,9 +184,7 @@ static mezzo_status compare(const mz_advised_options *o, mz_advised *out) {
                                   .baseline = out->baseline,
                                   .within = o->within,
                                   .minutes = o->minutes};
-    out->compared = mz_alloc(1, sizeof *out->compared);
-    if (out->compared == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(out->compared, 1));
     MEZZO_TRY(mz_verify(&out->as, o->tell, o->user, out->compared));
     return out->compared->same ? MEZZO_OK
                                : mz_fail(MEZZO_ERR_NUMERIC, "the runs of a seed did not see the same weights and data");

@@ -121,9 +121,8 @@ static mezzo_status compare(const side *here, const side *exact, mz_check *check
         if (!mz_present(t) || !(mz_unit_roundoff(t->dtype) > 0))
             continue;
         const size_t n = (size_t)mz_shape_count(&t->shape);
-        double *values = mz_alloc(2 * n, sizeof *values);
-        if (values == NULL)
-            return MEZZO_ERR_MEMORY;
+        double *values;
+        MEZZO_TRY(MZ_NEW(values, 2 * n));
         mezzo_status status = read_doubles(here, i, values);
         if (status == MEZZO_OK)
             status = read_doubles(exact, i, values + n);

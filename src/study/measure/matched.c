@@ -82,9 +82,8 @@ static mezzo_status find_raw(const mz_verify_result *r, const mz_verify_pair *p,
     *raw = b->tokens_per_second / a->tokens_per_second;
     if (!r->in_turns || n < 3)
         return MEZZO_OK;
-    double *ratios = mz_alloc(n, sizeof *ratios);
-    if (ratios == NULL)
-        return MEZZO_ERR_MEMORY;
+    double *ratios;
+    MEZZO_TRY(MZ_NEW(ratios, n));
     for (size_t i = 0; i < n; i++)
         ratios[i] = a->turns[i] / b->turns[i];
     mz_sort(ratios, n);

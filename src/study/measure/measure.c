@@ -41,9 +41,8 @@ mezzo_status mz_rig_create(mezzo_device *device, const mz_session_options *o, mz
     *out = NULL;
     if (o->form.batch < 1 || o->form.length < 1 || o->step.micro_batches < 1)
         return mz_fail(MEZZO_ERR_INVALID, "a step needs at least one sequence, one token and one micro batch");
-    mz_rig *rig = mz_alloc(1, sizeof *rig);
-    if (rig == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_rig *rig;
+    MEZZO_TRY(MZ_NEW(rig, 1));
     mezzo_status status = open_rig(device, o, rig);
     if (status != MEZZO_OK) {
         mz_rig_free(rig);

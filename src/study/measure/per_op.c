@@ -179,9 +179,7 @@ static mezzo_status find(search *s) {
     MEZZO_TRY(run(s, MEZZO_PRECISION_FP32, NULL, &p->loss));
     if (!isfinite(p->loss))
         return mz_fail(MEZZO_ERR_NUMERIC, "fp32's own loss is not finite within these steps: no precision is to blame");
-    s->trying = mz_alloc((size_t)p->n, sizeof *s->trying);
-    if (s->trying == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->trying, p->n));
     MEZZO_TRY(find_gap(s, p->kept, &p->whole_gap));
     p->kept_gap = p->whole_gap;
     p->harmless = p->closes = p->minimal = p->whole_gap <= s->o->gap;

@@ -359,9 +359,8 @@ mezzo_status mz_verify(const mz_verify_options *o, mz_verify_fn tell, void *user
     out->emulate_hadamard = c.program.emulate_hadamard;
     out->baseline = o->matched ? o->baseline : MEZZO_PRECISION_FP32;
     uint64_t first = c.seed;
-    verifier *v = mz_alloc(1, sizeof *v);
-    if (v == NULL)
-        return MEZZO_ERR_MEMORY;
+    verifier *v;
+    MEZZO_TRY(MZ_NEW(v, 1));
     *v = (verifier){.o = o, .r = out, .started = mz_seconds(), .tell = tell, .user = user};
     v->progress.seeds = o->seeds;
     v->progress.steps = c.steps;

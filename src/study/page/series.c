@@ -108,9 +108,8 @@ mezzo_status mz_series_middle(const mz_series *s, double *out) {
     *out = (double)NAN;
     if (s == NULL)
         return MEZZO_OK;
-    double *finite = mz_alloc(s->n + 1, sizeof *finite);
-    if (finite == NULL)
-        return MEZZO_ERR_MEMORY;
+    double *finite;
+    MEZZO_TRY(MZ_NEW(finite, s->n + 1));
     for (size_t i = 0; i < s->n; i++)
         if (isfinite(s->stretches[i].first))
             finite[n++] = s->stretches[i].first;
