@@ -145,17 +145,15 @@ static mezzo_status write_tensors(const char *folder, const char *file, const te
                                   mz_file_mark *mark) {
     const mz_safetensors_meta meta[] = {{"format", "pt"}, {MZ_LORA_SCALE, scale}}; // Hugging Face's readers require
                                                                                    // "pt"
-    char *path = mz_format("%s/%s", folder, file);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
+    const mz_path path = mz_path_of("%s/%s", folder, file);
     mz_written written = {0};
-    mezzo_status status = mz_safetensors_write(path, list->items, list->count, meta, scale != NULL ? 2 : 1, &written);
+    mezzo_status status =
+        mz_safetensors_write(path.text, list->items, list->count, meta, scale != NULL ? 2 : 1, &written);
     if (status == MEZZO_OK) // the checksum is of the bytes that were written; the disk must hold the same
-        status = mz_file_read_back(path, written);
+        status = mz_file_read_back(path.text, written);
     mark->bytes = written.bytes;
     mark->crc = written.crc;
     mark->present = status == MEZZO_OK;
-    mz_free(path);
     return status;
 }
 
@@ -167,10 +165,7 @@ static const char *lora_scale(const mezzo_params *params, char text[40]) { // re
 static mezzo_status write_run(const char *folder, const mz_checkpoint_run *run) {
     if (run == NULL || run->configuration == NULL)
         return MEZZO_OK;
-    char *path = mz_format("%s/" MZ_CHECKPOINT_RUN, folder);
-    const mezzo_status status = path != NULL ? mz_run_save_facts(path, run) : MEZZO_ERR_MEMORY;
-    mz_free(path);
-    return status;
+    return mz_run_save_facts(mz_path_of("%s/" MZ_CHECKPOINT_RUN, folder).text, run);
 }
 
 static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, const mz_checkpoint_run *run,
@@ -178,9 +173,8 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, c
     mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     tensor_list params = {0}, moments = {0}, ema = {0};
-    char scale[40], *state = mz_format("%s/state.json", folder);
-    if (state == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    char scale[40];
+    const mz_path state = mz_path_of("%s/state.json", folder);
     MEZZO_TRY_GOTO(status, list_params(c->params, &params));
     MEZZO_TRY_GOTO(status,
                    write_tensors(folder, mz_checkpoint_files[0], &params, lora_scale(c->params, scale), &marks[0]));
@@ -197,15 +191,14 @@ static mezzo_status write_files(const char *folder, const mezzo_checkpoint *c, c
     }
     mz_written written;
     MEZZO_TRY_GOTO(status, write_run(folder, run));
-    MEZZO_TRY_GOTO(status, mz_state_save(state, c, marks, &written));
-    MEZZO_TRY_GOTO(status, mz_file_read_back(state, written));
+    MEZZO_TRY_GOTO(status, mz_state_save(state.text, c, marks, &written));
+    MEZZO_TRY_GOTO(status, mz_file_read_back(state.text, written));
     entry->state_crc = written.crc;
     entry->state_bytes = written.bytes;
 fail:
     list_free(&params);
     list_free(&moments);
     list_free(&ema);
-    mz_free(state);
     return status;
 }
 
@@ -289,14 +282,9 @@ static mezzo_status record(const char *folder, mz_manifest *m, const mz_manifest
 }
 
 static mezzo_status remove_dropped(const char *folder, const mz_manifest *m, const char *staged) {
-    for (size_t i = 0; i < m->count; i++) {
-        if (m->entries[i].kept)
-            continue;
-        char *path = mz_format("%s/%s", folder, m->entries[i].name);
-        mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : mz_dir_drop(path, staged);
-        mz_free(path);
-        MEZZO_TRY(status);
-    }
+    for (size_t i = 0; i < m->count; i++)
+        if (!m->entries[i].kept)
+            MEZZO_TRY(mz_dir_drop(mz_path_of("%s/%s", folder, m->entries[i].name).text, staged));
     return MEZZO_OK;
 }
 
@@ -334,12 +322,10 @@ static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *chec
                                .val_loss = checkpoint->val_loss,
                                .val_sampled = checkpoint->val_sampled,
                                .metrics = run != NULL ? run->metrics : (mz_written){0}};
-    char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
-    char *final = mz_format("%s/step-%08lld", folder, (long long)checkpoint->step);
-    char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "step-%08lld", folder, (long long)checkpoint->step);
-    if (staged == NULL || final == NULL || replaced == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     snprintf(entry.name, sizeof entry.name, "step-%08lld", (long long)checkpoint->step);
+    const mz_path all[] = {mz_path_of("%s/" MZ_CHECKPOINT_STAGED, folder), mz_path_of("%s/%s", folder, entry.name),
+                           mz_path_of("%s/" MZ_CHECKPOINT_REPLACED "%s", folder, entry.name)};
+    const char *staged = all[0].text, *final = all[1].text, *replaced = all[2].text;
     MEZZO_TRY_GOTO(status, mz_checkpoint_recover(folder));
     MEZZO_TRY_GOTO(status, mz_dir_create(staged));
     MEZZO_TRY_GOTO(status, write_files(staged, checkpoint, run, &entry));
@@ -353,17 +339,13 @@ static mezzo_status save_locked(const char *folder, const mezzo_checkpoint *chec
     if (path != NULL && size > 0)
         snprintf(path, size, "%s", final);
 fail:
-    if (status == MEZZO_ERR_NUMERIC &&
-        staged != NULL) { // the run needs the disk space; after a failed write the next save removes it
+    if (status == MEZZO_ERR_NUMERIC) { // the run needs the disk space; after a failed write the next save removes it
         char *message = mz_strdup(mezzo_error_message());
         if (mz_dir_remove(staged) != MEZZO_OK || message != NULL)
             mz_fail(status, "%s", message != NULL ? message : "a tensor is not finite: no checkpoint was written");
         mz_free(message);
     }
     mz_manifest_free(&manifest);
-    mz_free(staged);
-    mz_free(final);
-    mz_free(replaced);
     return status;
 }
 
@@ -392,12 +374,7 @@ mezzo_status mezzo_checkpoint_save(const char *folder, const mezzo_checkpoint *c
 mezzo_status mezzo_checkpoint_describe(const char *path, mezzo_checkpoint *checkpoint) {
     MZ_REQUIRE(path, checkpoint);
     mz_checkpoint_state state;
-    char *file = mz_format("%s/state.json", path);
-    if (file == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_state_load(file, checkpoint, &state);
-    mz_free(file);
-    return status;
+    return mz_state_load(mz_path_of("%s/state.json", path).text, checkpoint, &state);
 }
 
 // Returns whether the list has adapters.
@@ -678,9 +655,6 @@ mezzo_status mz_checkpoint_compare(const char *path, const mezzo_checkpoint *c, 
     mz_opt_state steps;
     tensor_list lists[MZ_CHECKPOINT_FILES] = {{0}};
     *out = (mz_checkpoint_difference){0};
-    char *state = mz_format("%s/state.json", path);
-    if (state == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, list_params(c->params, &lists[0]));
     MEZZO_TRY_GOTO(status, list_moments(c->optimizer, &lists[1]));
     MEZZO_TRY_GOTO(status, mz_optimizer_read_state(c->optimizer, &steps));
@@ -689,10 +663,9 @@ mezzo_status mz_checkpoint_compare(const char *path, const mezzo_checkpoint *c, 
     for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
         if (i < 2 || c->optimizer->ema >= 0)
             MEZZO_TRY_GOTO(status, compare_file(path, mz_checkpoint_files[i], &lists[i], out));
-    status = mz_state_compare(state, c, out);
+    status = mz_state_compare(mz_path_of("%s/state.json", path).text, c, out);
 fail:
     for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
         list_free(&lists[i]);
-    mz_free(state);
     return status;
 }

@@ -99,17 +99,14 @@ static mezzo_status adopt(const char *folder, const char *name, mz_manifest *fou
     mezzo_checkpoint checkpoint = {0};
     mz_checkpoint_state state;
     mz_manifest_entry *entry = &found->entries[found->count];
-    char *path = mz_format("%s/%s/state.json", folder, name);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_state_load(path, &checkpoint, &state);
+    const mz_path path = mz_path_of("%s/%s/state.json", folder, name);
+    mezzo_status status = mz_state_load(path.text, &checkpoint, &state);
     if (status == MEZZO_OK) {
         *entry = (mz_manifest_entry){
             .step = checkpoint.step, .val_loss = checkpoint.val_loss, .val_sampled = checkpoint.val_sampled};
         memcpy(entry->name, name, strlen(name) + 1);
-        status = mz_file_crc32c(path, &entry->state_crc, &entry->state_bytes);
+        status = mz_file_crc32c(path.text, &entry->state_crc, &entry->state_bytes);
     }
-    mz_free(path);
     if (status == MEZZO_OK)
         found->count++;
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
@@ -142,11 +139,9 @@ mezzo_status mz_manifest_load(const char *folder, mz_manifest *out) {
     char **names = NULL;
     size_t n = 0;
     *out = (mz_manifest){0};
-    char *path = mz_format("%s/manifest.json", folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    if (mz_path_exists(path)) {
-        status = read_manifest(path, &known);
+    const mz_path path = mz_path_of("%s/manifest.json", folder);
+    if (mz_path_exists(path.text)) {
+        status = read_manifest(path.text, &known);
         if (status == MEZZO_ERR_MEMORY)
             goto fail;
         if (status != MEZZO_OK) {
@@ -160,24 +155,20 @@ mezzo_status mz_manifest_load(const char *folder, mz_manifest *out) {
 fail:
     mz_dir_list_free(names, n);
     mz_manifest_free(&known);
-    mz_free(path);
     return status;
 }
 
 mezzo_status mz_manifest_metrics(const char *folder, int64_t step, mz_written *out, int64_t *at) {
     mz_manifest m = {0};
     *out = (mz_written){0};
-    char *path = mz_format("%s/manifest.json", folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_path_exists(path) ? read_manifest(path, &m) : MEZZO_OK;
+    const mz_path path = mz_path_of("%s/manifest.json", folder);
+    mezzo_status status = mz_path_exists(path.text) ? read_manifest(path.text, &m) : MEZZO_OK;
     for (size_t i = status == MEZZO_OK ? m.count : 0; i-- > 0 && out->bytes == 0;)
         if (step < 0 || m.entries[i].step == step) {
             *out = m.entries[i].metrics;
             *at = m.entries[i].step;
         }
     mz_manifest_free(&m);
-    mz_free(path);
     return status == MEZZO_ERR_MEMORY ? status : MEZZO_OK;
 }
 
@@ -213,13 +204,11 @@ static mezzo_status put_manifest(json_t *root, const mz_manifest *manifest) {
 }
 
 mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest) {
-    char *path = mz_format("%s/manifest.json", folder);
     json_t *root = mz_json_new();
-    mezzo_status status = path == NULL || root == NULL ? mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest")
-                                                       : put_manifest(root, manifest);
+    mezzo_status status =
+        root == NULL ? mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest") : put_manifest(root, manifest);
     if (status == MEZZO_OK)
-        status = mz_json_save_sealed(path, root, NULL);
+        status = mz_json_save_sealed(mz_path_of("%s/manifest.json", folder).text, root, NULL);
     json_decref(root);
-    mz_free(path);
     return status;
 }

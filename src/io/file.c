@@ -352,6 +352,17 @@ mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n)
     return MEZZO_OK;
 }
 
+mezzo_status mz_file_copy(const char *from, const char *to, size_t max_bytes) {
+    char *bytes;
+    size_t n;
+    if (!mz_path_exists(from))
+        return MEZZO_OK;
+    MEZZO_TRY(mz_file_read(from, max_bytes, &bytes, &n));
+    const mezzo_status status = mz_file_write_atomic(to, bytes, n);
+    mz_free(bytes);
+    return status;
+}
+
 mezzo_status mz_text_save(mz_text *text, const char *path) {
     const mezzo_status status =
         text->status == MEZZO_OK ? mz_file_write_atomic(path, text->data, text->len) : text->status;

@@ -48,6 +48,8 @@ mezzo_status mz_file_commit(mz_file *file); // created: syncs, renames, syncs th
 void mz_file_discard(mz_file *file);        // created: the target stays unchanged. It frees `file`; NULL is allowed
 // Creates, writes, commits or discards in one call.
 mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n);
+// Copies a file of at most this many bytes likewise; one that is missing is no error.
+mezzo_status mz_file_copy(const char *from, const char *to, size_t max_bytes);
 // Writes a text atomically, and frees it.
 mezzo_status mz_text_save(mz_text *text, const char *path);
 

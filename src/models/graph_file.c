@@ -551,10 +551,7 @@ static mezzo_status read_description(mz_fact_find find, void *user, const char *
     double crc, length, ignored, texts;
     if (folder == NULL)
         return mz_fail(MEZZO_ERR_INVALID, "the model is an ONNX file, which is in its run folder: name that");
-    char *path = mz_format("%s/" FOLDER "/" KEPT, folder);
-    mezzo_status status = path != NULL ? mezzo_model_defaults(path, &c) : MEZZO_ERR_MEMORY;
-    mz_free(path);
-    MEZZO_TRY(status);
+    MEZZO_TRY(mezzo_model_defaults(mz_path_of("%s/" FOLDER "/" KEPT, folder).text, &c));
     MEZZO_TRY(find_text(find, user, "loss", c.loss, sizeof c.loss));
     MEZZO_TRY(find_text(find, user, "dims", c.dims, sizeof c.dims));
     MEZZO_TRY(find_number(find, user, "crc32c", MZ_KEY_INT, &crc));
@@ -601,14 +598,9 @@ static mezzo_status copy(const char *from, const char *to) {
     if (mz_path_exists(to) && mz_file_crc32c(from, &ours, NULL) == MEZZO_OK &&
         mz_file_crc32c(to, &theirs, NULL) == MEZZO_OK && ours == theirs)
         return MEZZO_OK;
-    char *slash = strrchr(to, '/');
-    *slash = '\0';
-    mezzo_status status = mz_dir_create(to);
-    *slash = '/';
-    MEZZO_TRY(status);
+    MEZZO_TRY(mz_dir_create(mz_path_folder(to).text));
     MEZZO_TRY(mz_map_open(from, &map));
-    status = mz_file_write_atomic(to, map.data, map.size);
-    return mz_map_end(&map, status);
+    return mz_map_end(&map, mz_file_write_atomic(to, map.data, map.size));
 }
 
 bool mz_graph_file_is_kept(const char *path, const char *folder, char *kept, size_t size) {
@@ -618,17 +610,11 @@ bool mz_graph_file_is_kept(const char *path, const char *folder, char *kept, siz
 
 // Copies the file, and the files beside it that hold its weights.
 static mezzo_status keep(const mz_model *model, const char *folder) {
-    const char *path = model->file->path, *slash = strrchr(path, '/'), *name = NULL;
-    mezzo_status status = MEZZO_OK;
-    for (int i = -1; status == MEZZO_OK && (i < 0 || (name = mezzo_onnx_data(model->file->onnx, i)) != NULL); i++) {
-        char *from = i < 0 ? mz_format("%s", path)
-                           : mz_format("%.*s%s", slash != NULL ? (int)(slash - path + 1) : 0, path, name),
-             *to = mz_format("%s/" FOLDER "/%s", folder, i < 0 ? KEPT : name);
-        status = from != NULL && to != NULL ? copy(from, to) : MEZZO_ERR_MEMORY;
-        mz_free(from);
-        mz_free(to);
-    }
-    return status;
+    const char *path = model->file->path, *name;
+    MEZZO_TRY(copy(path, mz_path_of("%s/" FOLDER "/" KEPT, folder).text));
+    for (int i = 0; (name = mezzo_onnx_data(model->file->onnx, i)) != NULL; i++)
+        MEZZO_TRY(copy(mz_path_beside(path, name).text, mz_path_of("%s/" FOLDER "/%s", folder, name).text));
+    return MEZZO_OK;
 }
 
 const mz_maker mz_model_onnx = {.name = "onnx",

@@ -602,10 +602,7 @@ static mezzo_status save(const mz_task *task, const char *folder) {
     const classifier *c = (const classifier *)task;
     if (c->classes.n == 0)
         return MEZZO_OK;
-    char *path = mz_format("%s/" CLASSES_FILE, folder);
-    mezzo_status status = path != NULL ? mz_classes_save(&c->classes, path) : MEZZO_ERR_MEMORY;
-    mz_free(path);
-    return status;
+    return mz_classes_save(&c->classes, mz_path_of("%s/" CLASSES_FILE, folder).text);
 }
 
 static int metrics(const mz_evaluation *score, mz_task_metric out[MZ_TASK_METRICS]) {

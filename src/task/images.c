@@ -456,9 +456,8 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
     MEZZO_TRY(mz_picture_make(all->size, all->size, 1, &picture));
     for (int64_t i = 0; i < p->pixels; i++)
         picture.pixels[i] = (uint8_t)(x[i] * 255 + 0.5F);
-    char *path = mz_format("%s/%s.png", p->request->out, all->example[example].name);
-    const mezzo_status status = path != NULL ? mz_png_write(path, &picture) : MEZZO_ERR_MEMORY;
-    mz_free(path);
+    const mz_path path = mz_path_of("%s/%s.png", p->request->out, all->example[example].name);
+    const mezzo_status status = mz_png_write(path.text, &picture);
     mz_picture_free(&picture);
     return status;
 }
@@ -505,10 +504,7 @@ static mezzo_status write_sheet(const predicting *p) {
         return MEZZO_OK;
     if (p->request->sheet != NULL)
         return mz_png_write(p->request->sheet, &p->sheet);
-    char *path = mz_format("%s/sheet.png", p->request->out);
-    const mezzo_status status = path != NULL ? mz_png_write(path, &p->sheet) : MEZZO_ERR_MEMORY;
-    mz_free(path);
-    return status;
+    return mz_png_write(mz_path_of("%s/sheet.png", p->request->out).text, &p->sheet);
 }
 
 mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int64_t batch, const mz_predict *request,

@@ -244,12 +244,7 @@ static mezzo_status save(const mz_task *task, const char *folder) {
     const language *l = (const language *)task;
     if (l->tokenizer == NULL)
         return MEZZO_OK;
-    char *path = mz_format("%s/" TOKENIZER_FILE, folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mezzo_tokenizer_save(l->tokenizer, path);
-    mz_free(path);
-    return status;
+    return mezzo_tokenizer_save(l->tokenizer, mz_path_of("%s/" TOKENIZER_FILE, folder).text);
 }
 
 // --- batches -------------------------------------------------------------------------------------

@@ -75,17 +75,15 @@ static mezzo_status look_at_end(audit *a, const mz_manifest_entry *entry, end *e
     uint64_t bytes = 0;
     *e = (end){.entry = entry};
     snprintf(e->path, sizeof e->path, "%.3000s/%s", a->checkpoints, entry->name);
-    char *file = mz_format("%s/state.json", e->path), *facts = mz_format("%s/" MZ_CHECKPOINT_RUN, e->path);
-    mezzo_status status = file != NULL && facts != NULL ? mz_file_crc32c(file, &crc, &bytes) : MEZZO_ERR_MEMORY;
+    const mz_path file = mz_path_of("%s/state.json", e->path);
+    mezzo_status status = mz_file_crc32c(file.text, &crc, &bytes);
     if (status == MEZZO_OK && (crc != entry->state_crc || bytes != entry->state_bytes))
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: not the file that manifest.json names", file);
+        status = mz_fail(MEZZO_ERR_FORMAT, "%s: not the file that manifest.json names", file.text);
     if (status == MEZZO_OK)
         status = mz_checkpoint_verify(e->path, MZ_CHECKPOINT_WHOLE, &e->state, &state);
     if (status == MEZZO_OK)
-        status = mz_run_load_facts(facts, &e->run);
+        status = mz_run_load_facts(mz_path_of("%s/" MZ_CHECKPOINT_RUN, e->path).text, &e->run);
     e->damaged = status != MEZZO_OK;
-    mz_free(file);
-    mz_free(facts);
     if (is_ours(status))
         return status;
     if (e->damaged)
@@ -101,12 +99,7 @@ static mezzo_status list_ends(audit *a) {
     if (a->ends == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (size_t i = 0; i < m->count; i++) {
-        char *path = mz_format("%s/%s", a->checkpoints, m->entries[i].name);
-        if (path == NULL)
-            return MEZZO_ERR_MEMORY;
-        const bool is_there = mz_path_is_dir(path);
-        mz_free(path);
-        if (!is_there) {
+        if (!mz_path_is_dir(mz_path_of("%s/%s", a->checkpoints, m->entries[i].name).text)) {
             add_finding(a, "missing", m->entries[i].name, "%s: the checkpoint is missing; manifest.json names it",
                         m->entries[i].name);
             continue;

@@ -24,13 +24,10 @@ static mezzo_status read_ahead(mz_records *r) {
 }
 
 mezzo_status mz_records_open(const char *folder, int64_t from, mz_records *r) {
-    char *path = mz_format("%s/metrics.jsonl", folder);
+    const mz_path path = mz_path_of("%s/metrics.jsonl", folder);
     *r = (mz_records){.step = from};
-    if (path == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    const mezzo_status status = mz_path_exists(path) ? mz_lines_open(path, &r->lines) : MEZZO_OK;
-    mz_free(path);
-    MEZZO_TRY(status);
+    if (mz_path_exists(path.text))
+        MEZZO_TRY(mz_lines_open(path.text, &r->lines));
     MEZZO_TRY(read_ahead(r));
     while (r->has_ahead && r->ahead.step <= from) {
         r->wrong_line = 0; // that line stands before the interval
@@ -198,10 +195,8 @@ static mezzo_status read_rollbacks(const char *folder, int64_t from, int64_t eve
     size_t cap = 0, bytes;
     const char *line = "";
     *n = 0;
-    char *path = mz_format("%s/guard.jsonl", folder);
-    mezzo_status status = path == NULL           ? MEZZO_ERR_MEMORY
-                          : mz_path_exists(path) ? mz_lines_open(path, &lines)
-                                                 : MEZZO_OK;
+    const mz_path path = mz_path_of("%s/guard.jsonl", folder);
+    mezzo_status status = mz_path_exists(path.text) ? mz_lines_open(path.text, &lines) : MEZZO_OK;
     while (status == MEZZO_OK && lines != NULL && line != NULL) {
         status = mz_lines_next(lines, &line, &bytes);
         if (status != MEZZO_OK || line == NULL || mz_record_read(&record, line, bytes) != MEZZO_OK)
@@ -216,7 +211,6 @@ static mezzo_status read_rollbacks(const char *folder, int64_t from, int64_t eve
     }
     mz_record_free(&record);
     mz_lines_close(lines);
-    mz_free(path);
     return status;
 }
 

@@ -225,7 +225,7 @@ mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *ac
     mz_file *file = NULL;
     if (run->report.metrics == NULL || !run->writes) // this run has no folder to write to
         return MEZZO_OK;
-    char *path = mz_format("%s/guard.jsonl", run->config.out);
+    const mz_path path = mz_path_of("%s/guard.jsonl", run->config.out);
     mz_text_addf(&line, "{\"step\": %lld, \"micro\": %lld", (long long)f->step, (long long)f->micro);
     add_member(&line, "kind", f->kind);
     add_member(&line, "action", action);
@@ -236,15 +236,14 @@ mezzo_status mz_guard_record(mz_training *run, const mz_fault *f, const char *ac
     mz_text_addf(&line, ", \"sample\": %lld", (long long)f->sample);
     add_member(&line, "text", f->text);
     mz_text_add(&line, "}\n", 2);
-    mezzo_status status = path == NULL ? MEZZO_ERR_MEMORY : line.status;
+    mezzo_status status = line.status;
     if (status == MEZZO_OK)
-        status = mz_file_append_own(path, &file);
+        status = mz_file_append_own(path.text, &file);
     if (status == MEZZO_OK)
         status = mz_file_write(file, line.data, line.len);
     if (file != NULL)
         mz_file_discard(file); // opened for appending, so this closes it
     mz_text_free(&line);
-    mz_free(path);
     MEZZO_TRY(status);
     if (strcmp(action, "backoff") == 0) // the loss scale handles this: it is recorded, and needs no attention
         return MEZZO_OK;

@@ -8,25 +8,14 @@
 
 static mezzo_status find_below(const char *path, const char *below, bool best, int parts, char *out, size_t size,
                                bool *found) {
-    char *folder = mz_format("%s%s", path, below);
-    if (folder == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = MEZZO_OK;
-    *found = mz_path_is_dir(folder);
-    if (*found)
-        status = mz_checkpoint_find(folder, best, false, parts, out, size);
-    mz_free(folder);
-    return status;
+    const mz_path folder = mz_path_of("%s%s", path, below);
+    *found = mz_path_is_dir(folder.text);
+    return *found ? mz_checkpoint_find(folder.text, best, false, parts, out, size) : MEZZO_OK;
 }
 
 mezzo_status mz_find_checkpoint(const char *path, bool best, int parts, char *out, size_t size) {
-    char *state = mz_format("%s/state.json", path);
     bool found = false;
-    if (state == NULL)
-        return MEZZO_ERR_MEMORY;
-    bool is_one = mz_path_exists(state);
-    mz_free(state);
-    if (is_one) {
+    if (mz_path_exists(mz_path_of("%s/state.json", path).text)) {
         if ((size_t)snprintf(out, size, "%s", path) >= size)
             return mz_fail(MEZZO_ERR_INVALID, "%.200s…: the path is too long", path);
         return MEZZO_OK;
@@ -55,22 +44,14 @@ mezzo_status mz_run_folder(const char *checkpoint, char *out, size_t size) {
 }
 
 mezzo_status mz_run_folder_config(const char *folder, mezzo_config **out) {
-    char *path = mz_format("%s/config.yaml", folder);
     *out = NULL;
-    mezzo_status status = path != NULL ? mezzo_config_create(out) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mezzo_config_load(*out, path);
-    mz_free(path);
-    return status;
+    MEZZO_TRY(mezzo_config_create(out));
+    return mezzo_config_load(*out, mz_path_of("%s/config.yaml", folder).text);
 }
 
 mezzo_status mz_run_folder_check(const char *folder) {
     mz_written was;
     int64_t at = 0;
-    char *checkpoints = mz_format("%s/checkpoints", folder);
-    if (checkpoints == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_manifest_metrics(checkpoints, -1, &was, &at);
-    mz_free(checkpoints);
-    return status != MEZZO_OK ? status : mz_metrics_check(folder, was, at);
+    MEZZO_TRY(mz_manifest_metrics(mz_path_of("%s/checkpoints", folder).text, -1, &was, &at));
+    return mz_metrics_check(folder, was, at);
 }

@@ -306,10 +306,8 @@ mezzo_status mz_health_read(mz_health *h, const char *folder) {
     const char *line;
     size_t n;
     mz_record record = {0};
-    char *path = mz_format("%s/metrics.jsonl", folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_path_exists(path) ? mz_lines_open(path, &lines) : MEZZO_OK;
+    const mz_path path = mz_path_of("%s/metrics.jsonl", folder);
+    mezzo_status status = mz_path_exists(path.text) ? mz_lines_open(path.text, &lines) : MEZZO_OK;
     while (status == MEZZO_OK && lines != NULL && (status = mz_lines_next(lines, &line, &n)) == MEZZO_OK &&
            line != NULL) {
         status = mz_record_read(&record, line, n);
@@ -320,6 +318,5 @@ mezzo_status mz_health_read(mz_health *h, const char *folder) {
     }
     mz_record_free(&record);
     mz_lines_close(lines);
-    mz_free(path);
     return status;
 }

@@ -33,12 +33,9 @@ static mezzo_status find_kept(const char *run, const mz_latents *kept, char *out
     out[0] = '\0';
     if (!kept->given || kept->step < 0)
         return MEZZO_OK;
-    char *path = mz_format("%s/checkpoints/step-%08lld", run, (long long)kept->step);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    if (mz_path_is_dir(path) && strlen(path) < size)
-        snprintf(out, size, "%s", path);
-    mz_free(path);
+    const mz_path path = mz_path_of("%s/checkpoints/step-%08lld", run, (long long)kept->step);
+    if (mz_path_is_dir(path.text) && strlen(path.text) < size)
+        snprintf(out, size, "%s", path.text);
     return MEZZO_OK;
 }
 
@@ -256,10 +253,6 @@ static mezzo_status read_kept(const char *path, mz_latents *latents) {
 
 mezzo_status mz_latents_load(const char *folder, mz_latents *latents) {
     *latents = (mz_latents){0};
-    char *path = mz_format("%s/" LATENTS_FILE, folder);
-    mezzo_status status = path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (path != NULL && mz_path_exists(path))
-        status = read_kept(path, latents);
-    mz_free(path);
-    return status;
+    const mz_path path = mz_path_of("%s/" LATENTS_FILE, folder);
+    return mz_path_exists(path.text) ? read_kept(path.text, latents) : MEZZO_OK;
 }

@@ -93,13 +93,8 @@ static mezzo_status write_sheet(mz_training *run, const char *path) {
 static mezzo_status draw_pictures(mz_training *run) {
     mezzo_train_result *result = &run->report.result;
     snprintf(result->sample, sizeof result->sample, "samples/step-%08lld.png", (long long)run->step);
-    char *folder = mz_format("%s/samples", run->config.out),
-         *path = mz_format("%s/%s", run->config.out, result->sample);
-    mezzo_status status = folder != NULL && path != NULL ? mz_dir_create(folder) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = write_sheet(run, path);
-    mz_free(folder);
-    mz_free(path);
+    MEZZO_TRY(mz_dir_create(mz_path_of("%s/samples", run->config.out).text));
+    const mezzo_status status = write_sheet(run, mz_path_of("%s/%s", run->config.out, result->sample).text);
     if (status == MEZZO_ERR_INTERRUPTED || status == MEZZO_ERR_NUMERIC) {
         result->sample[0] = '\0';
         return status == MEZZO_ERR_NUMERIC ? tell_no_number(run, "sample", status) : MEZZO_OK;

@@ -94,24 +94,12 @@ mezzo_status mz_run_load(mz_training *run, const char *path) {
 // Copies token ids and generation settings that an import kept, for an export of this run.
 static mezzo_status keep_settings(const mz_training *run, const char *checkpoint) {
     static const char *const names[] = {"huggingface.json", "generation_config.json"};
-    mezzo_status status = MEZZO_OK;
     char folder[4096];
     MEZZO_TRY(mz_run_folder(checkpoint, folder, sizeof folder));
-    for (size_t i = 0; i < MZ_COUNT(names) && status == MEZZO_OK; i++) {
-        char *from = mz_format("%s/%s", folder, names[i]), *to = mz_format("%s/%s", run->config.out, names[i]);
-        char *bytes = NULL;
-        size_t n;
-        status = from != NULL && to != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-        if (status == MEZZO_OK && mz_path_exists(from)) {
-            status = mz_file_read(from, (size_t)16 << 20, &bytes, &n);
-            if (status == MEZZO_OK)
-                status = mz_file_write_atomic(to, bytes, n);
-        }
-        mz_free(bytes);
-        mz_free(from);
-        mz_free(to);
-    }
-    return status;
+    for (size_t i = 0; i < MZ_COUNT(names); i++)
+        MEZZO_TRY(mz_file_copy(mz_path_of("%s/%s", folder, names[i]).text,
+                               mz_path_of("%s/%s", run->config.out, names[i]).text, (size_t)16 << 20));
+    return MEZZO_OK;
 }
 
 // Loads weights of another run for a new one: without optimizer state, step or position in the data.
@@ -168,22 +156,16 @@ static mezzo_status has_steps(const char *metrics, bool *out) {
 }
 
 static mezzo_status has_run(const char *folder, bool *out) {
-    char *metrics = mz_format("%s/metrics.jsonl", folder), *checkpoints = mz_format("%s/checkpoints", folder);
-    bool steps = false, saved = false;
-    mezzo_status status = metrics != NULL && checkpoints != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = has_steps(metrics, &steps);
-    if (status == MEZZO_OK)
-        status = has_checkpoint(checkpoints, &saved);
+    bool steps, saved;
+    MEZZO_TRY(has_steps(mz_path_of("%s/metrics.jsonl", folder).text, &steps));
+    MEZZO_TRY(has_checkpoint(mz_path_of("%s/checkpoints", folder).text, &saved));
     *out = steps || saved;
-    mz_free(metrics);
-    mz_free(checkpoints);
-    return status;
+    return MEZZO_OK;
 }
 
 mezzo_status mz_run_check_folder(const mezzo_config *config) {
     mz_run_config c;
-    bool used;
+    bool used = false;
     MEZZO_TRY(mz_run_config_read(config, &c));
     MEZZO_TRY(has_run(c.out, &used));
     if (used && c.resume[0] == '\0')
@@ -223,14 +205,9 @@ static mezzo_status save_resolved(const mz_training *run, const char *path) {
 
 static mezzo_status write_folder(mz_training *run) {
     size_t n;
-    char *config = mz_format("%s/config.yaml", run->config.out);
-    if (config == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = save_resolved(run, config);
-    if (status == MEZZO_OK)
-        status = mz_file_read_text(config, MZ_YAML_MAX_BYTES, &run->resolved, &n);
-    mz_free(config);
-    MEZZO_TRY(status);
+    const mz_path config = mz_path_of("%s/config.yaml", run->config.out);
+    MEZZO_TRY(save_resolved(run, config.text));
+    MEZZO_TRY(mz_file_read_text(config.text, MZ_YAML_MAX_BYTES, &run->resolved, &n));
     MEZZO_TRY(mz_latents_save(run->config.out, &run->latents));
     const mz_model *model = &run->engine.plan.model;
     if (model->maker->keep != NULL)
@@ -247,10 +224,7 @@ static mezzo_status own_folder(mz_training *run) {
 
 // Removes the first records of a run that was stopped before its first step.
 static mezzo_status drop_start(const char *folder) {
-    char *metrics = mz_format("%s/metrics.jsonl", folder);
-    mezzo_status status = metrics != NULL ? mz_file_remove(metrics) : MEZZO_ERR_MEMORY;
-    mz_free(metrics);
-    return status;
+    return mz_file_remove(mz_path_of("%s/metrics.jsonl", folder).text);
 }
 
 static mezzo_status begin_folder(mz_training *run) {

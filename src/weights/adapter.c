@@ -142,20 +142,19 @@ mezzo_status mz_adapter_write(const mz_safetensors *weights, const mz_hf_family 
     writer w = {.weights = weights, .family = family, .modules = json_array()};
     mezzo_graph *graph = NULL;
     mezzo_status status = MEZZO_OK;
-    char *path = mz_format("%s/adapter_model.safetensors", folder);
+    const mz_path path = mz_path_of("%s/adapter_model.safetensors", folder);
     if (mz_lora_scale(weights) == 0)
         MEZZO_TRY_GOTO(status,
                        mz_fail(MEZZO_ERR_INVALID, "%s has no adapters: it was not trained with lora.rank", checkpoint));
-    if (w.modules == NULL || path == NULL)
+    if (w.modules == NULL)
         MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     MEZZO_TRY_GOTO(status, mz_model_graph(model, &graph));
     MEZZO_TRY_GOTO(status, mz_hf_list_create(mz_safetensors_count(weights), &w.list));
     MEZZO_TRY_GOTO(status, visit_all(family, model, graph, write_one, &w));
-    MEZZO_TRY_GOTO(status, mz_safetensors_write(path, w.list.items, w.list.count, meta, MZ_COUNT(meta), NULL));
+    MEZZO_TRY_GOTO(status, mz_safetensors_write(path.text, w.list.items, w.list.count, meta, MZ_COUNT(meta), NULL));
     MEZZO_TRY_GOTO(status, write_config(&w, folder));
     *tensors = (int64_t)w.list.count;
 fail:
-    mz_free(path);
     json_decref(w.modules);
     mz_hf_list_free(&w.list);
     mezzo_graph_free(graph);
@@ -184,25 +183,19 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
 }
 
 mezzo_status mz_adapter_open(mz_import *in, const char *folder) {
-    char *config = mz_format("%s/adapter_config.json", folder),
-         *file = mz_format("%s/adapter_model.safetensors", folder);
+    const mz_path config = mz_path_of("%s/adapter_config.json", folder);
     json_t *json = NULL;
     mezzo_status status = MEZZO_OK;
-    if (config == NULL || file == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
     in->adapter_folder = folder;
-    if (!mz_path_exists(config))
-        MEZZO_TRY_GOTO(status,
-                       mz_fail(MEZZO_ERR_INVALID, "there is no %s: an adapter is a folder of PEFT's save_pretrained",
-                               mz_quote(config).text));
-    MEZZO_TRY_GOTO(status, mz_json_load(config, MAX_CONFIG, &json));
-    MEZZO_TRY_GOTO(status, read_config(in, config, json));
+    if (!mz_path_exists(config.text))
+        return mz_fail(MEZZO_ERR_INVALID, "there is no %s: an adapter is a folder of PEFT's save_pretrained",
+                       mz_quote(config.text).text);
+    MEZZO_TRY_GOTO(status, mz_json_load(config.text, MAX_CONFIG, &json));
+    MEZZO_TRY_GOTO(status, read_config(in, config.text, json));
     in->adapter_config = json_incref(json);
-    status = mz_safetensors_open(file, &in->adapter);
+    status = mz_safetensors_open(mz_path_of("%s/adapter_model.safetensors", folder).text, &in->adapter);
 fail:
     json_decref(json);
-    mz_free(config);
-    mz_free(file);
     return status;
 }
 

@@ -62,12 +62,7 @@ static mezzo_status open_found(const mezzo_export_options *o, exporter *e) {
         return mz_fail(MEZZO_ERR_UNSUPPORTED,
                        "%s: neither transformers nor diffusers has an equivalent of %s, so it cannot be exported",
                        e->checkpoint, e->model.maker->name);
-    char *file = mz_format("%s/%s", e->checkpoint, e->file);
-    if (file == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_safetensors_open(file, &e->weights);
-    mz_free(file);
-    return status;
+    return mz_safetensors_open(mz_path_of("%s/%s", e->checkpoint, e->file).text, &e->weights);
 }
 
 static mezzo_status open_checkpoint(const mezzo_export_options *o, exporter *e) {
@@ -279,12 +274,10 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
 
 // Writes tokenizer.json, and the files that older programs read for a tokenizer that splits as GPT-2 does.
 static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char *folder) {
-    char *path = mz_format("%s/tokenizer.json", folder);
-    mezzo_status status = path != NULL ? mezzo_tokenizer_save(tok, path) : MEZZO_ERR_MEMORY;
-    mz_free(path);
-    if (status == MEZZO_OK && mz_tokenizer_splits_as_gpt2(tok))
-        status = mezzo_tokenizer_save_bpe(tok, folder);
-    return status == MEZZO_OK ? mz_chat_write(tok, folder) : status;
+    MEZZO_TRY(mezzo_tokenizer_save(tok, mz_path_of("%s/tokenizer.json", folder).text));
+    if (mz_tokenizer_splits_as_gpt2(tok))
+        MEZZO_TRY(mezzo_tokenizer_save_bpe(tok, folder));
+    return mz_chat_write(tok, folder);
 }
 
 // Loads the run's tokenizer; *out NULL: it has none.
@@ -292,14 +285,9 @@ static mezzo_status load_tokenizer(const exporter *e, mezzo_tokenizer **out) {
     *out = NULL;
     if (e->state.tokenizer[0] == '\0')
         return MEZZO_OK;
-    char *path = mz_format("%s/%s", e->run, e->state.tokenizer);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = MEZZO_OK;
-    if (mz_path_exists(path)) // a checkpoint may have been moved out of its run
-        status = mezzo_tokenizer_load(path, out);
-    mz_free(path);
-    return status;
+    const mz_path path = mz_path_of("%s/%s", e->run, e->state.tokenizer);
+    // A checkpoint may have been moved out of its run.
+    return mz_path_exists(path.text) ? mezzo_tokenizer_load(path.text, out) : MEZZO_OK;
 }
 
 static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
@@ -331,12 +319,8 @@ static size_t shard_end(const exporter *e, size_t first) {
 
 static mezzo_status write_weights(const exporter *e, const char *folder, const char *name, size_t first, size_t end) {
     static const mz_safetensors_meta meta[] = {{"format", "pt"}};
-    char *path = mz_format("%s/%s", folder, name);
-    mezzo_status status =
-        path == NULL ? MEZZO_ERR_MEMORY
-                     : mz_safetensors_write(path, e->list.items + first, end - first, meta, MZ_COUNT(meta), NULL);
-    mz_free(path);
-    return status;
+    return mz_safetensors_write(mz_path_of("%s/%s", folder, name).text, e->list.items + first, end - first, meta,
+                                MZ_COUNT(meta), NULL);
 }
 
 // Writes the files of a sharded model, and notes in `map` which file has which tensor.
@@ -360,25 +344,20 @@ static mezzo_status write_index(const exporter *e, const char *folder, int64_t f
     mezzo_status status = MEZZO_OK;
     int64_t bytes = 0;
     json_t *map = json_object(), *index = json_object();
-    char *path = mz_format("%s/%s.safetensors.index.json", folder, e->family->file);
-    if (map == NULL || index == NULL || path == NULL)
+    if (map == NULL || index == NULL)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the index of %s", folder));
     MEZZO_TRY_GOTO(status, write_shards(e, folder, files, map, &bytes));
     MEZZO_TRY_GOTO(status, mz_json_set(index, "metadata", json_pack("{sI}", "total_size", (json_int_t)bytes)));
     MEZZO_TRY_GOTO(status, mz_json_set(index, "weight_map", json_incref(map)));
-    status = mz_json_save(path, index);
+    status = mz_json_save(mz_path_of("%s/%s.safetensors.index.json", folder, e->family->file).text, index);
 fail:
     json_decref(map);
     json_decref(index);
-    mz_free(path);
     return status;
 }
 
 static mezzo_status write_all(const exporter *e, const char *folder, int64_t *files) {
-    char *config = mz_format("%s/config.json", folder);
-    mezzo_status status = config != NULL ? write_config(e, folder, config) : MEZZO_ERR_MEMORY;
-    mz_free(config);
-    MEZZO_TRY(status);
+    MEZZO_TRY(write_config(e, folder, mz_path_of("%s/config.json", folder).text));
     MEZZO_TRY(write_tokenizer(e, folder));
     *files = 0;
     for (size_t first = 0; first < e->list.count; first = shard_end(e, first))

@@ -9,29 +9,14 @@
 // Loads FOLDER/NAME as JSON; *out NULL where there is no such file.
 static mezzo_status load(const char *folder, const char *name, json_t **out) {
     *out = NULL;
-    char *path = mz_format("%s/%s", folder, name);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_path_exists(path) ? mz_json_load(path, MOST_BYTES, out) : MEZZO_OK;
-    mz_free(path);
-    return status;
+    const mz_path path = mz_path_of("%s/%s", folder, name);
+    return mz_path_exists(path.text) ? mz_json_load(path.text, MOST_BYTES, out) : MEZZO_OK;
 }
 
 // Copies FROM/generation_config.json to TO byte for byte, where it exists.
 static mezzo_status copy_generation(const char *from, const char *to) {
-    char *bytes = NULL, *source = mz_format("%s/generation_config.json", from);
-    char *target = mz_format("%s/generation_config.json", to);
-    size_t n;
-    mezzo_status status = source != NULL && target != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && mz_path_exists(source)) {
-        status = mz_file_read(source, MOST_BYTES, &bytes, &n);
-        if (status == MEZZO_OK)
-            status = mz_file_write_atomic(target, bytes, n);
-    }
-    mz_free(bytes);
-    mz_free(source);
-    mz_free(target);
-    return status;
+    return mz_file_copy(mz_path_of("%s/generation_config.json", from).text,
+                        mz_path_of("%s/generation_config.json", to).text, MOST_BYTES);
 }
 
 mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder, const char *run) {
@@ -74,10 +59,6 @@ mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *fo
 }
 
 mezzo_status mz_hf_settings_save(const json_t *settings, const char *run) {
-    char *path = mz_format("%s/" MZ_HF_SETTINGS, run);
-    mezzo_status status = path == NULL                      ? MEZZO_ERR_MEMORY
-                          : json_object_size(settings) == 0 ? MEZZO_OK
-                                                            : mz_json_save(path, settings);
-    mz_free(path);
-    return status;
+    return json_object_size(settings) == 0 ? MEZZO_OK
+                                           : mz_json_save(mz_path_of("%s/" MZ_HF_SETTINGS, run).text, settings);
 }

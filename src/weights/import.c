@@ -40,9 +40,10 @@ static mezzo_status add_file(mz_import *in, const char *name) {
     MEZZO_TRY(MZ_RESERVE(in->file_names, names, in->n_files + 1));
     in->cap_names = names;
     MEZZO_TRY(MZ_RESERVE(in->files, in->cap_files, in->n_files + 1));
-    char *copy = mz_strdup(name), *path = mz_format("%s/%s", in->folder, name);
-    mezzo_status status = copy && path ? mz_safetensors_open(path, &in->files[in->n_files]) : MEZZO_ERR_MEMORY;
-    mz_free(path);
+    char *copy = mz_strdup(name);
+    mezzo_status status = copy != NULL
+                              ? mz_safetensors_open(mz_path_of("%s/%s", in->folder, name).text, &in->files[in->n_files])
+                              : MEZZO_ERR_MEMORY;
     if (status != MEZZO_OK) {
         mz_free(copy);
         return status;
@@ -72,40 +73,28 @@ static mezzo_status read_index(mz_import *in, const char *path, const json_t *in
 
 static mezzo_status open_index(mz_import *in, const char *name) {
     json_t *index;
-    char *path = mz_format("%s/%s", in->folder, name);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_json_load(path, MAX_INDEX, &index);
-    if (status == MEZZO_OK) {
-        status = read_index(in, path, index);
-        json_decref(index);
-    }
-    mz_free(path);
+    const mz_path path = mz_path_of("%s/%s", in->folder, name);
+    MEZZO_TRY(mz_json_load(path.text, MAX_INDEX, &index));
+    const mezzo_status status = read_index(in, path.text, index);
+    json_decref(index);
     return status;
 }
 
-static mezzo_status in_folder(const mz_import *in, const char *name, bool *there) {
-    char *path = mz_format("%s/%s", in->folder, name);
-    *there = path != NULL && mz_path_exists(path);
-    mz_free(path);
-    return path != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+static bool in_folder(const mz_import *in, const char *name) {
+    return mz_path_exists(mz_path_of("%s/%s", in->folder, name).text);
 }
 
 static mezzo_status open_folder(mz_import *in) {
     const char *base = in->family->file;
     char name[96], index[128], pickle[96];
-    bool there;
     snprintf(name, sizeof name, "%s.safetensors", base);
     snprintf(index, sizeof index, "%s.index.json", name);
     snprintf(pickle, sizeof pickle, "%s.bin", strcmp(base, "model") == 0 ? "pytorch_model" : base);
-    MEZZO_TRY(in_folder(in, name, &there));
-    if (there)
+    if (in_folder(in, name))
         return add_file(in, name);
-    MEZZO_TRY(in_folder(in, index, &there));
-    if (there)
+    if (in_folder(in, index))
         return open_index(in, index);
-    MEZZO_TRY(in_folder(in, pickle, &there));
-    if (there)
+    if (in_folder(in, pickle))
         return mz_fail(MEZZO_ERR_INVALID,
                        "folder %s has its weights in %s, a pickle, which Mezzo does not read: save them with "
                        "save_pretrained(…, safe_serialization=True)",
@@ -154,22 +143,15 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
 
 static mezzo_status open_config(mz_import *in) {
     json_t *config;
-    char *path = mz_format("%s/config.json", in->folder);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = MEZZO_OK;
-    if (!mz_path_exists(path))
-        status = mz_fail(MEZZO_ERR_INVALID,
-                         "there is no %s: import reads a Hugging Face folder (config.json and *.safetensors) or "
-                         "llm.c's model file; docs/models.md explains how to convert others",
-                         mz_quote(path).text);
-    else
-        status = mz_json_load(path, MAX_CONFIG, &config);
-    if (status == MEZZO_OK) {
-        status = read_config(in, path, config);
-        json_decref(config);
-    }
-    mz_free(path);
+    const mz_path path = mz_path_of("%s/config.json", in->folder);
+    if (!mz_path_exists(path.text))
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "there is no %s: import reads a Hugging Face folder (config.json and *.safetensors) or llm.c's "
+                       "model file; docs/models.md explains how to convert others",
+                       mz_quote(path.text).text);
+    MEZZO_TRY(mz_json_load(path.text, MAX_CONFIG, &config));
+    const mezzo_status status = read_config(in, path.text, config);
+    json_decref(config);
     return status;
 }
 
@@ -448,9 +430,7 @@ static mezzo_status open_gguf(mz_import *in, const char *path) {
 static mezzo_status set_folder(mz_import *in, const char *path, const char **file) {
     const char *slash = strrchr(path, '/');
     *file = slash != NULL ? slash + 1 : path;
-    in->folder = slash == NULL   ? mz_strdup(".")
-                 : slash == path ? mz_strdup("/")
-                                 : mz_format("%.*s", (int)(slash - path), path);
+    in->folder = mz_strdup(mz_path_folder(path).text);
     return in->folder != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 
@@ -586,36 +566,28 @@ fail:
 static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoints, bool tokenizer) {
     char scale[40];
     const mz_safetensors_meta meta[] = {{"format", "pt"}, {MZ_LORA_SCALE, scale}};
-    mezzo_status status = MEZZO_OK;
     mz_file_mark marks[MZ_CHECKPOINT_FILES] = {{0}};
     mz_manifest_entry entry = {.name = "step-00000000", .val_loss = (double)NAN};
     mz_manifest manifest = {.entries = &entry, .count = 1};
     mz_written written = {0};
     mezzo_checkpoint c = {.val_loss = (double)NAN, .best_val_loss = (double)NAN, .precision = "fp32"};
-    char *folder = mz_format("%s/%s", checkpoints, entry.name);
-    char *weights = mz_format("%s/%s/%s", checkpoints, entry.name, mz_checkpoint_files[0]);
-    char *state = mz_format("%s/%s/state.json", checkpoints, entry.name);
-    if (folder == NULL || weights == NULL || state == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
-    MEZZO_TRY_GOTO(status, mz_description_write(&in->object, c.model));
+    const mz_path folder = mz_path_of("%s/%s", checkpoints, entry.name),
+                  weights = mz_path_of("%s/%s", folder.text, mz_checkpoint_files[0]),
+                  state = mz_path_of("%s/state.json", folder.text);
+    MEZZO_TRY(mz_description_write(&in->object, c.model));
     if (tokenizer)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
     snprintf(scale, sizeof scale, "%.17g", in->lora_scale);
-    MEZZO_TRY_GOTO(status, mz_dir_create(folder));
-    MEZZO_TRY_GOTO(status, mz_safetensors_write(weights, in->list.items, in->list.count, meta, in->adapters > 0 ? 2 : 1,
-                                                &written));
-    MEZZO_TRY_GOTO(status, mz_file_read_back(weights, written));
+    MEZZO_TRY(mz_dir_create(folder.text));
+    MEZZO_TRY(
+        mz_safetensors_write(weights.text, in->list.items, in->list.count, meta, in->adapters > 0 ? 2 : 1, &written));
+    MEZZO_TRY(mz_file_read_back(weights.text, written));
     marks[0] = (mz_file_mark){true, written.bytes, written.crc};
-    MEZZO_TRY_GOTO(status, mz_state_save(state, &c, marks, &written));
-    MEZZO_TRY_GOTO(status, mz_file_read_back(state, written));
+    MEZZO_TRY(mz_state_save(state.text, &c, marks, &written));
+    MEZZO_TRY(mz_file_read_back(state.text, written));
     entry.state_crc = written.crc;
     entry.state_bytes = written.bytes;
-    MEZZO_TRY_GOTO(status, mz_manifest_save(checkpoints, &manifest));
-fail:
-    mz_free(folder);
-    mz_free(weights);
-    mz_free(state);
-    return status;
+    return mz_manifest_save(checkpoints, &manifest);
 }
 
 // Keeps the ids of tokens that begin and end a text, like those of a Hugging Face folder.
@@ -642,30 +614,24 @@ static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o
                               bool *has_tokenizer) {
     mezzo_status status = MEZZO_OK;
     mezzo_tokenizer *tokenizer = NULL;
-    char *checkpoints = mz_format("%s/checkpoints", staged), *config = mz_format("%s/config.yaml", staged);
-    char *tokens = mz_format("%s/tokenizer.json", staged);
-    if (checkpoints == NULL || config == NULL || tokens == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+    const mz_path checkpoints = mz_path_of("%s/checkpoints", staged);
     MEZZO_TRY_GOTO(status, open_tokenizer(in, o->tokenizer, &tokenizer));
     if (tokenizer != NULL && mezzo_tokenizer_vocab(tokenizer) > in->model.vocab)
         MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID,
                                        "the tokenizer has %d tokens, but the model has %lld: they do not match",
                                        (int)mezzo_tokenizer_vocab(tokenizer), (long long)in->model.vocab));
     if (tokenizer != NULL)
-        MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, tokens));
-    MEZZO_TRY_GOTO(status, write_config(in, o->out, config));
+        MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, mz_path_of("%s/tokenizer.json", staged).text));
+    MEZZO_TRY_GOTO(status, write_config(in, o->out, mz_path_of("%s/config.yaml", staged).text));
     if (in->gguf != NULL)
         MEZZO_TRY_GOTO(status, keep_ids(in, staged));
     else if (in->family != NULL)
         MEZZO_TRY_GOTO(status, mz_hf_settings_keep(in->family, in->folder, staged));
-    MEZZO_TRY_GOTO(status,
-                   mz_context(write_checkpoint(in, checkpoints, tokenizer != NULL), "%s: ", mz_quote(in->where).text));
+    MEZZO_TRY_GOTO(status, mz_context(write_checkpoint(in, checkpoints.text, tokenizer != NULL),
+                                      "%s: ", mz_quote(in->where).text));
     *has_tokenizer = tokenizer != NULL;
 fail:
     mezzo_tokenizer_free(tokenizer);
-    mz_free(checkpoints);
-    mz_free(config);
-    mz_free(tokens);
     return status;
 }
 

@@ -68,21 +68,20 @@ static mezzo_status describe_source(const mezzo_import_options *options, char **
 
 // Imports unless that is done: a resumed run uses an import that exists, and a new run only one of this source.
 static mezzo_status import_once(const mezzo_import_options *options) {
-    char checkpoints[4200], run[4200], source[4200];
+    const mz_path checkpoints = mz_path_of("%s/checkpoints", options->out),
+                  run = mz_path_of("%s/../checkpoints", options->out),
+                  source = mz_path_of("%s/source.txt", options->out);
     char *line = NULL, *theirs = NULL;
     size_t size;
     mezzo_import_result r;
     mezzo_status status = MEZZO_OK;
-    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", options->out);
-    snprintf(run, sizeof run, "%s/../checkpoints", options->out);
-    snprintf(source, sizeof source, "%s/source.txt", options->out);
-    if (mz_path_exists(checkpoints) && mz_path_exists(run))
+    if (mz_path_exists(checkpoints.text) && mz_path_exists(run.text))
         return MEZZO_OK;
     MEZZO_TRY_GOTO(status, describe_source(options, &line));
-    if (!mz_path_exists(checkpoints)) {
+    if (!mz_path_exists(checkpoints.text)) {
         MEZZO_TRY_GOTO(status, mezzo_import(options, &r));
-        status = mz_file_write_atomic(source, line, strlen(line));
-    } else if (mz_file_read(source, 8192, &theirs, &size) != MEZZO_OK || strcmp(line, theirs) != 0) {
+        status = mz_file_write_atomic(source.text, line, strlen(line));
+    } else if (mz_file_read(source.text, 8192, &theirs, &size) != MEZZO_OK || strcmp(line, theirs) != 0) {
         status = mz_fail(MEZZO_ERR_INVALID,
                          "%s holds weights that an earlier command imported, not those of %s as they are now: "
                          "remove that folder, or choose another --out",
@@ -97,7 +96,7 @@ fail:
 // Imports on the ranks of a job one after another: the first rank does it, and the others find the result.
 static mezzo_status describe_import(const mezzo_config *config, const char *init, const char *out,
                                     mezzo_checkpoint *c) {
-    char folder[4200], path[4200];
+    char path[4200];
     mezzo_import_options options = {.path = init, .out = out};
     if (is_set(config, "model.seq_len"))
         MEZZO_TRY(mz_config_get_int(config->values, "model.seq_len", &options.seq_len));
@@ -108,8 +107,7 @@ static mezzo_status describe_import(const mezzo_config *config, const char *init
     if (turn >= 0)
         close(turn);
     MEZZO_TRY(status);
-    snprintf(folder, sizeof folder, "%s/checkpoints", out);
-    MEZZO_TRY(mezzo_checkpoint_find(folder, false, path, sizeof path));
+    MEZZO_TRY(mezzo_checkpoint_find(mz_path_of("%s/checkpoints", out).text, false, path, sizeof path));
     return mezzo_checkpoint_describe(path, c);
 }
 
@@ -137,14 +135,8 @@ mezzo_status mz_init_import(mezzo_config *config) {
                            mezzo_checkpoint_describe(path, &c) == MEZZO_OK;
         return there ? take_model(config, path, &c) : MEZZO_OK;
     }
-    char *out = mz_format("%s/init", mezzo_config_get(config, "train.out"));
-    if (out == NULL)
-        return MEZZO_ERR_MEMORY;
-    mezzo_status status = describe_import(config, init, out, &c);
-    if (status == MEZZO_OK)
-        status = mezzo_config_set(config, "train.init", out, "--init");
-    if (status == MEZZO_OK)
-        status = take_model(config, out, &c);
-    mz_free(out);
-    return status;
+    const mz_path out = mz_path_of("%s/init", mezzo_config_get(config, "train.out"));
+    MEZZO_TRY(describe_import(config, init, out.text, &c));
+    MEZZO_TRY(mezzo_config_set(config, "train.init", out.text, "--init"));
+    return take_model(config, out.text, &c);
 }

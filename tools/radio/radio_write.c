@@ -31,12 +31,10 @@ static mezzo_status put(const job *j, int folder, const char *name, uint8_t *pix
     uint8_t *bytes;
     size_t n;
     mz_file *file = NULL;
-    char *path = mz_format("%s/%s/%s.png", j->o->out, folders[folder], name);
-    if (path == NULL)
-        return MEZZO_ERR_MEMORY;
+    const mz_path path = mz_path_of("%s/%s/%s.png", j->o->out, folders[folder], name);
     mezzo_status status = mz_png_encode(&picture, PNG_LEVEL, &bytes, &n);
     if (status == MEZZO_OK)
-        status = mz_file_create_new(path, &file);
+        status = mz_file_create_new(path.text, &file);
     if (status == MEZZO_OK)
         status = mz_file_write(file, bytes, n);
     if (status == MEZZO_OK)
@@ -44,7 +42,6 @@ static mezzo_status put(const job *j, int folder, const char *name, uint8_t *pix
     else
         mz_file_discard(file);
     mz_free(bytes);
-    mz_free(path);
     return status;
 }
 
@@ -130,12 +127,8 @@ static mezzo_status make_folders(const char *out) {
         if (n > 0)
             return mz_fail(MEZZO_ERR_INVALID, "%s is not empty: name a new folder", out);
     }
-    for (size_t i = 0; i < MZ_COUNT(folders); i++) {
-        char *path = mz_format("%s/%s", out, folders[i]);
-        mezzo_status status = path != NULL ? mz_dir_create(path) : MEZZO_ERR_MEMORY;
-        mz_free(path);
-        MEZZO_TRY(status);
-    }
+    for (size_t i = 0; i < MZ_COUNT(folders); i++)
+        MEZZO_TRY(mz_dir_create(mz_path_of("%s/%s", out, folders[i]).text));
     return MEZZO_OK;
 }
 
