@@ -144,8 +144,13 @@ static inline float mz_update_inverse(const mz_opt_state *s, const mz_update_rul
 static inline float mz_update_clip(const mz_opt_state *s, const mz_update_rule *rule) {
     return rule->update_scale == 0 ? (float)s->last_clip : 1;
 }
-double mz_schedule_lr(const mz_update_attrs *update, int64_t step); // schedule.c: host and CPU kernels
-void mz_norm_across_ranks(const mz_call *call);                     // likewise
+double mz_schedule_lr(const mz_update_attrs *update, int64_t step);
+// control.c: these ops on the host.
+void mz_norm_across_ranks(const mz_call *call);
+void mz_clip_control(const mz_call *call);
+void mz_step_control(const mz_call *call);
+void mz_scales_update(const mz_call *call);
+void mz_scaler_update(const mz_call *call);
 // Returns 1 - min(ema, step / (step + 9)), and 1 at step 1: the usual warm-up, where `step` is the present one.
 static inline double mz_ema_fresh(double ema, int64_t step) {
     const double warm = step <= 1 ? 0 : (double)step / (double)(step + 9);

@@ -1,5 +1,6 @@
 // The reference backend has every op in plain C, FP64 inside, with any float dtype in every slot. Tests compare the
-// other backends with it, so it is written to be read, and shares no code with them.
+// other backends with it, so it is written to be read, and shares no code with them but the update's decisions
+// (backend/control.c) and running statistics (backend/track.c).
 #ifndef MZ_REF_H
 #define MZ_REF_H
 

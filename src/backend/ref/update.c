@@ -56,52 +56,16 @@ void mz_ref_grad_stats(const mz_call *call) {
         state->found_inf = 1;
 }
 
-void mz_ref_norm_across_ranks(const mz_call *call) {
-    mz_norm_across_ranks(call);
-}
-
-void mz_ref_clip_control(const mz_call *call) {
-    mz_opt_state *state = mz_out(call, clip_control, state)->data;
-    if (isfinite(state->norm))
-        state->clip *= fmin(1, call->attrs.update->max_norm / (state->norm * state->clip + 1e-6));
-}
-
-void mz_ref_step_control(const mz_call *call) {
-    const mz_update_attrs *update = call->attrs.update;
-    mz_opt_state *state = mz_out(call, step_control, state)->data;
-    if (state->guard & MZ_GUARD_ON && !state->halted) {
-        state->halted = state->bad;
-        if (state->found_inf && state->guard & MZ_GUARD_GRADIENTS)
-            state->halted |= MZ_BAD_GRADIENTS;
+#define DECISION(name)                                                                                                 \
+    void mz_ref_##name(const mz_call *call) {                                                                          \
+        mz_##name(call);                                                                                               \
     }
-    state->bad = 0;
-    state->skip = state->found_inf || state->halted;
-    state->last_clip = state->clip;
-    state->last_found_inf = state->found_inf;
-    if (state->halted)
-        return;
-    if (state->skip) {
-        ++state->skipped;
-        return;
-    }
-    state->lr = mz_schedule_lr(update, state->step);
-    ++state->step;
-    for (int group = 0; group < update->n_groups; group++)
-        for (int i = 0; i < 2; i++)
-            state->bias[group][i] = 1 - pow(update->betas[group][i], (double)state->step);
-}
-
-void mz_ref_scales_update(const mz_call *call) {
-    const mz_opt_state *state = mz_in(call, scales_update, state)->data;
-    const mz_tensor *entries = mz_out(call, scales_update, entries), *tables = mz_in(call, scales_update, tables);
-    const bool gathered = mz_present(tables);
-    mz_entries_update(entries->data, mz_shape_count(&entries->shape), gathered ? tables->data : NULL,
-                      gathered ? mz_shape_count(&tables->shape) : 0, state->skip != 0);
-}
-
-void mz_ref_track(const mz_call *call) {
-    mz_track(call);
-}
+DECISION(clip_control)
+DECISION(norm_across_ranks)
+DECISION(scales_update)
+DECISION(step_control)
+DECISION(scaler_update)
+DECISION(track)
 
 static void look_at(double x, float limit, mz_inspection *found) {
     found->inspected++;
@@ -323,50 +287,6 @@ void mz_ref_refresh(const mz_call *call) {
             store_low_copy(mz_out(call, refresh, low_copy), &segments[s], i, master[i]);
         }
     }
-}
-
-// Follows torch's _amp_update_scale_, with these additions: growth at or past the interval, the cap, the floor and the
-// hysteresis. A scale that would become infinite stays unchanged.
-static void update_scale(const mz_update_attrs *update, mz_scaler_block *block, bool found) {
-    if (found) {
-        bool at_floor = update->min_scale > 0 && (double)block->scale <= update->min_scale;
-        block->floor_hits = at_floor ? block->floor_hits + 1 : 0;
-        block->tracker = 0;
-        ++block->hysteresis;
-        if (block->hysteresis >= update->hysteresis)
-            block->scale = (float)fmax((double)block->scale * update->backoff_factor, update->min_scale);
-        return;
-    }
-    block->floor_hits = 0;
-    block->hysteresis = 0;
-    // The comparison comes before the increment, because a tracker at INT32_MAX must not wrap.
-    if ((int64_t)block->tracker + 1 < update->growth_interval) {
-        ++block->tracker;
-        return;
-    }
-    float grown = (float)((double)block->scale * update->growth_factor);
-    if (update->max_scale > 0)
-        grown = (float)fmin((double)grown, update->max_scale);
-    if (isfinite(grown))
-        block->scale = grown;
-    block->tracker = 0;
-}
-
-void mz_ref_scaler_update(const mz_call *call) {
-    bool found = false, halted = false;
-    for (int i = 0; i < call->n_out; i++) {
-        mz_opt_state *state = call->out[i].data;
-        found = found || state->found_inf != 0;
-        halted = halted || state->halted != 0;
-        state->found_inf = 0;
-        state->clip = 1;
-    }
-    if (!mz_present(mz_in(call, scaler_update, scaler)) || halted)
-        return;
-    mz_scaler_block *block = mz_in(call, scaler_update, scaler)->data;
-    block->skipped += found;
-    if (call->attrs.update->enabled)
-        update_scale(call->attrs.update, block, found);
 }
 
 void mz_ref_histogram(const mz_call *call) {
