@@ -129,6 +129,29 @@ mz_cu_epilogue mz_cuda_linear_epilogue(const mz_call *call, mz_cu_array z, int64
 mezzo_status mz_cuda_finish_dx(mz_cuda_device *cuda, const mz_call *call, const void *product, int64_t rows,
                                int64_t cols, void *workspace);
 
+// rehearsal.c: chooses among a library's plans for the same work.
+enum { MZ_REHEARSAL_PLANS = 24 };
+typedef struct mz_rehearsal {
+    mz_cuda_device *cuda;
+    void *memory, *result, *first; // first: the result of the first plan
+    const void *added;             // what the result holds before a run; NULL: zeros
+    int32_t *differs;              // on the device
+    size_t result_bytes;
+    cudaEvent_t from, to;
+    bool (*fill)(const struct mz_rehearsal *r, bool cancel); // the operands, as mz_cu_fill
+    bool (*run)(const struct mz_rehearsal *r, int plan);
+} mz_rehearsal;
+typedef struct mz_rehearsal_times {
+    float chosen, first, shortest; // milliseconds; shortest: of all plans
+    int others;                    // plans that give other bits
+} mz_rehearsal_times;
+// Allocates `bytes` of device memory; false where there is not twice as much. Close it in any case.
+bool mz_rehearsal_open(mz_rehearsal *r, size_t bytes);
+void mz_rehearsal_close(mz_rehearsal *r);
+// Returns the fastest of n plans with the bits of the first one that runs, so that timing changes no bits; -1: none
+// runs.
+int mz_rehearsal_fastest(const mz_rehearsal *r, int n, mz_rehearsal_times *times);
+
 // library.c: opens NAME (a soname such as "libcublasLt.so.13") from MEZZO_CUDA_LIBRARIES (a list of folders separated
 // by colons), the loader's own folders, CUDA_HOME, the toolkit this was built with, /usr/local/cuda. NULL: not found;
 // *reason then says so in one line.

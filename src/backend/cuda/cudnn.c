@@ -422,134 +422,71 @@ mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const
 }
 
 // --- measuring -----------------------------------------------------------------------------------------------------
-typedef struct rehearsal {
+typedef struct engines {
+    mz_rehearsal r; // first member
+    const kept_plan *plan;
+    const mz_cudnn_memory *tensors;
     mz_cudnn_pointers pointers;
-    void *memory, *result, *first, *workspace; // first: the result of the first engine
-    int32_t *differs;                          // on the device
-    size_t result_bytes;
-    cudaEvent_t from, to;
-} rehearsal;
+    void *workspace;
+} engines;
 
 static size_t bytes_of(const mz_cudnn_memory *t) {
     return mz_align_up((size_t)t->count * mezzo_dtype_size((mezzo_dtype)t->dtype), 256);
 }
 
-static bool rehearse(const kept_plan *p, const mz_cudnn_memory *tensors, int n, rehearsal *r) {
-    size_t workspace = 0, available, total;
-    for (int i = 0; i < p->n_candidates; i++)
-        workspace = p->candidates[i].workspace > workspace ? p->candidates[i].workspace : workspace;
-    r->result_bytes = bytes_of(&tensors[n - 1]);
-    size_t needed = r->result_bytes + mz_align_up(workspace, 256) + 256;
-    for (int i = 0; i < n; i++)
-        needed += bytes_of(&tensors[i]);
-    if (cudaMemGetInfo(&available, &total) != cudaSuccess || needed > available / 2 ||
-        cudaMalloc(&r->memory, needed) != cudaSuccess || cudaEventCreate(&r->from) != cudaSuccess ||
-        cudaEventCreate(&r->to) != cudaSuccess)
-        return false;
-    char *at = r->memory;
-    for (int i = 0; i < n; i++) {
-        r->result = at;
-        mz_cudnn_point(&r->pointers, tensors[i].id, at);
-        at += bytes_of(&tensors[i]);
-    }
-    r->first = at;
-    r->differs = (int32_t *)(void *)(at += r->result_bytes);
-    r->workspace = at + 256;
-    return true;
-}
-
-static bool fill(mz_cuda_device *cuda, const mz_cudnn_memory *tensors, const rehearsal *r, bool cancel) {
+static bool fill(const mz_rehearsal *r, bool cancel) {
+    const engines *e = (const engines *)(const void *)r;
     bool ok = true;
-    for (int i = 0; i < (int)r->pointers.n && ok; i++)
-        ok = mz_cu_fill(cuda->stream, (mz_cu_array){r->pointers.data[i], tensors[i].dtype}, tensors[i].count,
+    for (int i = 0; i < (int)e->pointers.n && ok; i++)
+        ok = mz_cu_fill(r->cuda->stream, (mz_cu_array){e->pointers.data[i], e->tensors[i].dtype}, e->tensors[i].count,
                         1 + (uint32_t)i, cancel) == cudaSuccess;
     return ok;
 }
 
-static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
-    (void)cudaStreamSynchronize(cuda->stream);
-    if (r->from != NULL)
-        (void)cudaEventDestroy(r->from);
-    if (r->to != NULL)
-        (void)cudaEventDestroy(r->to);
-    (void)cudaFree(r->memory);
-    (void)cudaGetLastError();
-}
-
-static bool run_candidate(mz_cuda_device *cuda, const candidate *c, const rehearsal *r) {
+static bool run_candidate(const mz_rehearsal *r, int i) {
+    const engines *e = (const engines *)(const void *)r;
+    const candidate *c = &e->plan->candidates[i];
     const mz_cudnn_plan plan = {.descriptor = c->descriptor, .workspace = c->workspace};
-    return mz_cudnn_run(cuda, &plan, &r->pointers, r->workspace) == MEZZO_OK;
+    return mz_cudnn_run(r->cuda, &plan, &e->pointers, e->workspace) == MEZZO_OK;
 }
 
-// Returns the milliseconds of one run; 0 where it failed.
-static float time_of(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, int runs) {
-    float milliseconds = 0;
-    bool ok = cudaEventRecord(r->from, cuda->stream) == cudaSuccess;
-    for (int i = 0; i < runs && ok; i++)
-        ok = run_candidate(cuda, c, r);
-    ok = ok && cudaEventRecord(r->to, cuda->stream) == cudaSuccess && cudaEventSynchronize(r->to) == cudaSuccess &&
-         cudaEventElapsedTime(&milliseconds, r->from, r->to) == cudaSuccess;
-    return ok ? milliseconds / (float)runs : 0;
-}
-
-// Returns whether the candidate runs and gives the bits that the first one left in r->first.
-static bool same_bits(mz_cuda_device *cuda, const candidate *c, const rehearsal *r, bool first) {
-    int32_t differs = 0;
-    bool ok = cudaMemsetAsync(r->result, 0, r->result_bytes, cuda->stream) == cudaSuccess && run_candidate(cuda, c, r);
-    if (first)
-        ok = ok && cudaMemcpyAsync(r->first, r->result, r->result_bytes, cudaMemcpyDeviceToDevice, cuda->stream) ==
-                       cudaSuccess;
-    else
-        ok = ok && cudaMemsetAsync(r->differs, 0, sizeof *r->differs, cuda->stream) == cudaSuccess &&
-             mz_cu_differs(cuda->stream, r->result, r->first, r->result_bytes, r->differs) == cudaSuccess &&
-             cudaMemcpyAsync(&differs, r->differs, sizeof differs, cudaMemcpyDeviceToHost, cuda->stream) == cudaSuccess;
-    return cudaStreamSynchronize(cuda->stream) == cudaSuccess && ok && !differs;
-}
-
-// Returns the fastest candidate with the bits of the first that runs, so that timing changes no bits; -1: none runs.
-static int fastest(mz_cuda_device *cuda, const kept_plan *p, const mz_cudnn_memory *tensors, const rehearsal *r,
-                   const char *what) {
-    bool same[MAX_CANDIDATES];
-    int best = -1, reference = -1, others = 0;
-    float first = 0, chosen = 0, shortest = 0;
-    if (!fill(cuda, tensors, r, true))
-        return 0;
-    for (int i = 0; i < p->n_candidates; i++) {
-        same[i] = same_bits(cuda, &p->candidates[i], r, reference < 0);
-        reference = reference < 0 && same[i] ? i : reference;
+static bool rehearse(engines *e, int n) {
+    mz_rehearsal *r = &e->r;
+    size_t workspace = 0;
+    for (int i = 0; i < e->plan->n_candidates; i++)
+        workspace = e->plan->candidates[i].workspace > workspace ? e->plan->candidates[i].workspace : workspace;
+    r->result_bytes = bytes_of(&e->tensors[n - 1]);
+    size_t needed = r->result_bytes + mz_align_up(workspace, 256) + 256;
+    for (int i = 0; i < n; i++)
+        needed += bytes_of(&e->tensors[i]);
+    if (!mz_rehearsal_open(r, needed))
+        return false;
+    char *at = r->memory;
+    for (int i = 0; i < n; i++) {
+        r->result = at;
+        mz_cudnn_point(&e->pointers, e->tensors[i].id, at);
+        at += bytes_of(&e->tensors[i]);
     }
-    if (reference < 0 || cuda->first_plans || !fill(cuda, tensors, r, false))
-        return reference;
-    for (int i = reference; i < p->n_candidates; i++) {
-        const float once = time_of(cuda, &p->candidates[i], r, 1);
-        const int runs = once > 1 ? 2 : once > 0.1f ? 5 : 20;
-        float t = time_of(cuda, &p->candidates[i], r, runs), again = time_of(cuda, &p->candidates[i], r, runs);
-        t = again > 0 && again < t ? again : t;
-        if (once <= 0 || t <= 0)
-            continue;
-        others += !same[i];
-        shortest = shortest <= 0 || t < shortest ? t : shortest;
-        first = i == reference ? t : first;
-        if (same[i] && (best < 0 || (t < chosen) != cuda->slowest))
-            chosen = t, best = i;
-    }
-    mz_log("dispatch",
-           "cuda: %s: engine %d of %d, %.4f ms (the first %.4f; %d give other bits, the fastest of all %.4f)", what,
-           best, p->n_candidates, (double)chosen, (double)first, others, (double)shortest);
-    return best >= 0 ? best : reference;
+    r->first = at;
+    r->differs = (int32_t *)(void *)(at += r->result_bytes);
+    e->workspace = at + 256;
+    return true;
 }
 
 void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_memory *tensors, int n,
                       const char *what) {
     kept_plan *p = (kept_plan *)(void *)plan;
-    rehearsal r = {.memory = NULL};
+    engines e = {.r = {.cuda = cuda, .fill = fill, .run = run_candidate}, .plan = p, .tensors = tensors};
+    mz_rehearsal_times t = {0};
     if (p->measured || plan->refusal != NULL || cuda->capturing)
         return;
     p->measured = true;
-    int best = 0;
-    if (rehearse(p, tensors, n, &r))
-        best = fastest(cuda, p, tensors, &r, what);
-    clean_up(cuda, &r);
+    const int best = rehearse(&e, n) ? mz_rehearsal_fastest(&e.r, p->n_candidates, &t) : 0;
+    mz_rehearsal_close(&e.r);
+    if (t.chosen > 0)
+        mz_log("dispatch",
+               "cuda: %s: engine %d of %d, %.4f ms (the first %.4f; %d give other bits, the fastest of all %.4f)", what,
+               best, p->n_candidates, (double)t.chosen, (double)t.first, t.others, (double)t.shortest);
     const candidate chosen = p->candidates[best >= 0 ? best : 0];
     for (int i = 0; i < p->n_candidates; i++)
         if (p->candidates[i].descriptor != chosen.descriptor)

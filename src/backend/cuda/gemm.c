@@ -4,7 +4,6 @@
 
 #include "backend/cuda/matmul.h"
 
-enum { MAX_ALGORITHMS = 24 };
 #define WORKSPACE ((size_t)32 << 20) // NVIDIA's advice for Hopper
 
 #define LT_FUNCTIONS(X)                                                                                                \
@@ -201,7 +200,7 @@ static int propose(struct mz_cuda_matmul *lt, const mz_gemm *gemm, cublasLtMatmu
               SET(MIN_ALIGNMENT_B_BYTES, b) && SET(MIN_ALIGNMENT_C_BYTES, d) && SET(MIN_ALIGNMENT_D_BYTES, d);
 #undef SET
     if (ok && lt->cublasLtMatmulAlgoGetHeuristic(lt->handle, gemm->operation, gemm->a, gemm->b, gemm->d, gemm->d,
-                                                 wishes, MAX_ALGORITHMS, out, &found) != CUBLAS_STATUS_SUCCESS)
+                                                 wishes, MZ_REHEARSAL_PLANS, out, &found) != CUBLAS_STATUS_SUCCESS)
         found = 0;
     (void)lt->cublasLtMatmulPreferenceDestroy(wishes);
     int n = 0;
@@ -222,7 +221,7 @@ static const char *make_plan(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
         !describe_matrix(lt, format_of_b(key), b_rows, b_cols, key->ldb, key->batch, key->stride_b, &gemm->b) ||
         !describe_matrix(lt, key->result, key->m, key->n, key->ldd, key->batch, key->stride_d, &gemm->d))
         return "cuBLASLt takes no such operation";
-    cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
+    cublasLtMatmulHeuristicResult_t results[MZ_REHEARSAL_PLANS];
     if (propose(lt, gemm, results) == 0)
         return "cuBLASLt has no algorithm for these shapes and formats";
     gemm->algorithm = results[0].algo;
@@ -284,14 +283,14 @@ mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gem
 enum { PROBE_COLUMNS = 32 };
 
 typedef struct rehearsal {
+    mz_rehearsal r; // first member
+    const mz_gemm *gemm;
+    const cublasLtMatmulHeuristicResult_t *results;
     mz_gemm_data data;
     void *added; // what a key with beta adds: C, or D's values before a run
-    void *first; // the first algorithm's result
     void *exact; // FP32, of the first columns
-    void *workspace, *memory;
-    int32_t *differs;       // on the device
-    size_t d_bytes, filled; // filled: bytes of memory that hold numbers
-    cudaEvent_t from, to;
+    void *workspace;
+    size_t filled; // bytes of memory that hold numbers
 } rehearsal;
 
 static size_t span(int64_t rows_by_cols, int64_t batch, int64_t stride, int dtype) {
@@ -306,79 +305,40 @@ static const float uneven[2] = {2.0315f, -0.7775f};
 static bool prepare(const mz_gemm_key *key, rehearsal *r) {
     size_t a = span(key->m * key->k, key->batch, key->stride_a, key->operand);
     size_t b = span(key->k * key->n, key->batch, key->stride_b, key->operand);
-    size_t vector = mz_align_up((size_t)(key->m > key->n ? key->m : key->n) * 4, 256), available, total;
-    r->d_bytes = span(key->m * key->n, key->batch, key->stride_d, key->result);
+    size_t vector = mz_align_up((size_t)(key->m > key->n ? key->m : key->n) * 4, 256);
+    size_t d = r->r.result_bytes = span(key->m * key->n, key->batch, key->stride_d, key->result);
     size_t exact = mz_align_up((size_t)(key->m * PROBE_COLUMNS) * sizeof(float), 256);
-    size_t needed = a + b + (key->beta ? 4 : 3) * r->d_bytes + vector + exact + WORKSPACE + 256;
-    if (cudaMemGetInfo(&available, &total) != cudaSuccess || needed > available / 2 ||
-        cudaMalloc(&r->memory, needed) != cudaSuccess || cudaEventCreate(&r->from) != cudaSuccess ||
-        cudaEventCreate(&r->to) != cudaSuccess)
+    size_t needed = a + b + (key->beta ? 4 : 3) * d + vector + exact + WORKSPACE + 256;
+    if (!mz_rehearsal_open(&r->r, needed))
         return false;
-    char *at = r->memory;
-    r->data.a = at, r->data.b = at += a, r->data.d = at += b, r->first = at += r->d_bytes;
-    r->data.aux = at += r->d_bytes, r->data.bias = at += r->d_bytes;
+    char *at = r->r.memory;
+    r->data.a = at, r->data.b = at += a, r->data.d = r->r.result = at += b, r->r.first = at += d;
+    r->data.aux = at += d, r->data.bias = at += d;
     r->added = at += vector;
-    r->exact = at += key->beta ? r->d_bytes : 0, r->workspace = at += exact;
+    r->exact = at += key->beta ? d : 0, r->workspace = at += exact;
     r->data.c = key->apart ? r->added : NULL;
     r->data.factors = uneven;
-    r->differs = (int32_t *)(void *)(at + WORKSPACE);
+    r->r.added = key->beta && !key->apart ? r->added : NULL;
+    r->r.differs = (int32_t *)(void *)(at + WORKSPACE);
     r->filled = needed - WORKSPACE - 256;
     return true;
 }
 
-static bool fill(mz_cuda_device *cuda, const mz_gemm_key *key, const rehearsal *r, bool cancel) {
+static bool fill(const mz_rehearsal *all, bool cancel) {
+    const rehearsal *r = (const rehearsal *)(const void *)all;
+    const mz_gemm_key *key = &r->gemm->key;
+    const cudaStream_t stream = all->cuda->stream;
     const size_t count = r->filled / mezzo_dtype_size((mezzo_dtype)key->operand);
-    const size_t added = key->beta ? r->d_bytes / mezzo_dtype_size((mezzo_dtype)key->result) : 0;
-    return mz_cu_fill(cuda->stream, (mz_cu_array){r->memory, key->operand}, (int64_t)count, 1, cancel) == cudaSuccess &&
+    const size_t added = key->beta ? all->result_bytes / mezzo_dtype_size((mezzo_dtype)key->result) : 0;
+    return mz_cu_fill(stream, (mz_cu_array){all->memory, key->operand}, (int64_t)count, 1, cancel) == cudaSuccess &&
            (added == 0 ||
-            mz_cu_fill(cuda->stream, (mz_cu_array){r->added, key->result}, (int64_t)added, 2, cancel) == cudaSuccess);
+            mz_cu_fill(stream, (mz_cu_array){r->added, key->result}, (int64_t)added, 2, cancel) == cudaSuccess);
 }
 
-static void clean_up(mz_cuda_device *cuda, rehearsal *r) {
-    (void)cudaStreamSynchronize(cuda->stream);
-    if (r->from != NULL)
-        (void)cudaEventDestroy(r->from);
-    if (r->to != NULL)
-        (void)cudaEventDestroy(r->to);
-    (void)cudaFree(r->memory);
-    (void)cudaGetLastError();
-}
-
-// Returns the milliseconds of one run; 0 where it failed.
-static float time_of(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
-                     const rehearsal *r, int runs) {
-    float milliseconds = 0;
-    bool ok = cudaEventRecord(r->from, cuda->stream) == cudaSuccess;
-    for (int i = 0; i < runs && ok; i++)
-        ok = run_algorithm(cuda, gemm, &candidate->algo, candidate->workspaceSize, &r->data, r->workspace) ==
-             CUBLAS_STATUS_SUCCESS;
-    ok = ok && cudaEventRecord(r->to, cuda->stream) == cudaSuccess && cudaEventSynchronize(r->to) == cudaSuccess &&
-         cudaEventElapsedTime(&milliseconds, r->from, r->to) == cudaSuccess;
-    return ok ? milliseconds / (float)runs : 0;
-}
-
-// Sets D before a run: zeros, or the values to which an algorithm adds in place, because the order in which it adds
-// them may change the rounding.
-static bool set_result(mz_cuda_device *cuda, const mz_gemm_key *key, const rehearsal *r) {
-    const bool adds = key->beta && !key->apart;
-    return (adds ? cudaMemcpyAsync(r->data.d, r->added, r->d_bytes, cudaMemcpyDeviceToDevice, cuda->stream)
-                 : cudaMemsetAsync(r->data.d, 0, r->d_bytes, cuda->stream)) == cudaSuccess;
-}
-
-// Returns whether a candidate's result has the first one's bits.
-static bool same_bits(mz_cuda_device *cuda, const mz_gemm *gemm, const cublasLtMatmulHeuristicResult_t *candidate,
-                      const rehearsal *r, bool first) {
-    int32_t differs = 1;
-    bool ok = set_result(cuda, &gemm->key, r) && run_algorithm(cuda, gemm, &candidate->algo, candidate->workspaceSize,
-                                                               &r->data, r->workspace) == CUBLAS_STATUS_SUCCESS;
-    if (first)
-        return ok &&
-               cudaMemcpyAsync(r->first, r->data.d, r->d_bytes, cudaMemcpyDeviceToDevice, cuda->stream) == cudaSuccess;
-    ok = ok && cudaMemsetAsync(r->differs, 0, sizeof *r->differs, cuda->stream) == cudaSuccess &&
-         mz_cu_differs(cuda->stream, r->data.d, r->first, r->d_bytes, r->differs) == cudaSuccess &&
-         cudaMemcpyAsync(&differs, r->differs, sizeof differs, cudaMemcpyDeviceToHost, cuda->stream) == cudaSuccess &&
-         cudaStreamSynchronize(cuda->stream) == cudaSuccess;
-    return ok && !differs;
+static bool run_result(const mz_rehearsal *all, int i) {
+    const rehearsal *r = (const rehearsal *)(const void *)all;
+    return run_algorithm(all->cuda, r->gemm, &r->results[i].algo, r->results[i].workspaceSize, &r->data,
+                         r->workspace) == CUBLAS_STATUS_SUCCESS;
 }
 
 // --- how often dGELU rounds ----------------------------------------------------------------------------------------
@@ -447,9 +407,7 @@ static int keep_exact(mz_cuda_device *cuda, const mz_gemm *gemm, const rehearsal
     int kept = 0;
     if (probe_make(cuda, gemm, r, &p))
         for (int i = 0; i < n; i++)
-            if (run_algorithm(cuda, gemm, &results[i].algo, results[i].workspaceSize, &r->data, r->workspace) ==
-                    CUBLAS_STATUS_SUCCESS &&
-                rounds_once(cuda, gemm, r, &p))
+            if (run_result(&r->r, i) && rounds_once(cuda, gemm, r, &p))
                 results[kept++] = results[i];
     probe_free(&p);
     return kept;
@@ -480,40 +438,22 @@ static const char *name_algorithm(const struct mz_cuda_matmul *lt, const cublasL
 
 static const char rounds_twice[] = "cuBLASLt rounds the product before the derivative multiplies it";
 
-// Chooses the fastest candidate of those with the first one's bits, so that timing changes no bits. Returns NULL, or
-// why the plan must not be used.
+// Chooses the fastest candidate of those with the first one's bits. Returns NULL, or why the plan must not be used.
 static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeuristicResult_t *results, int n,
                           const rehearsal *r) {
-    bool same[MAX_ALGORITHMS];
+    mz_rehearsal_times t;
     if (gemm->key.epilogue == CUBLASLT_EPILOGUE_DGELU) {
-        n = fill(cuda, &gemm->key, r, false) ? keep_exact(cuda, gemm, r, results, n) : 0;
+        n = fill(&r->r, false) ? keep_exact(cuda, gemm, r, results, n) : 0;
         if (n == 0)
             return rounds_twice;
         gemm->algorithm = results[0].algo;
         gemm->workspace = results[0].workspaceSize;
     }
-    if (n < 2 || cuda->first_plans || !fill(cuda, &gemm->key, r, true))
+    if (n < 2 || cuda->first_plans)
         return NULL;
-    for (int i = 0; i < n; i++)
-        same[i] = (i == 0 || same[0]) && same_bits(cuda, gemm, &results[i], r, i == 0);
-    if (!same[0] || !fill(cuda, &gemm->key, r, false))
+    const int best = mz_rehearsal_fastest(&r->r, n, &t);
+    if (best < 0 || t.chosen <= 0)
         return NULL;
-    int best = 0, others = 0;
-    float first = 0, chosen = 0, shortest = 0;
-    for (int i = 0; i < n; i++) {
-        float once = time_of(cuda, gemm, &results[i], r, 1);
-        int runs = once > 1 ? 2 : once > 0.1f ? 5 : 20;
-        float t = time_of(cuda, gemm, &results[i], r, runs), again = time_of(cuda, gemm, &results[i], r, runs);
-        t = again < t ? again : t;
-        if (once <= 0 || t <= 0)
-            continue;
-        others += !same[i];
-        shortest = shortest <= 0 || t < shortest ? t : shortest;
-        if (i == 0)
-            first = t;
-        if (same[i] && (chosen <= 0 || (t < chosen) != cuda->slowest))
-            chosen = t, best = i;
-    }
     gemm->algorithm = results[best].algo;
     gemm->workspace = results[best].workspaceSize;
     char algorithm[120];
@@ -522,8 +462,8 @@ static const char *choose(mz_cuda_device *cuda, mz_gemm *gemm, cublasLtMatmulHeu
            "%.4f; %d give other bits, the fastest of all %.4f)",
            (long long)gemm->key.m, (long long)gemm->key.n, (long long)gemm->key.k,
            mezzo_dtype_name((mezzo_dtype)gemm->key.operand), mezzo_dtype_name((mezzo_dtype)gemm->key.result),
-           gemm->key.epilogue, best, n, name_algorithm(cuda->matmul, &gemm->algorithm, algorithm), (double)chosen,
-           (double)first, others, (double)shortest);
+           gemm->key.epilogue, best, n, name_algorithm(cuda->matmul, &gemm->algorithm, algorithm), (double)t.chosen,
+           (double)t.first, t.others, (double)t.shortest);
     return NULL;
 }
 
@@ -531,13 +471,13 @@ void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm) {
     if (gemm->measured || gemm->refusal != NULL || cuda->capturing)
         return;
     gemm->measured = true;
-    cublasLtMatmulHeuristicResult_t results[MAX_ALGORITHMS];
-    rehearsal r = {0};
+    cublasLtMatmulHeuristicResult_t results[MZ_REHEARSAL_PLANS];
+    rehearsal r = {.r = {.cuda = cuda, .fill = fill, .run = run_result}, .gemm = gemm, .results = results};
     bool doubtful = gemm->key.epilogue == CUBLASLT_EPILOGUE_DGELU;
     int n = propose(cuda->matmul, gemm, results);
     if (n > (doubtful ? 0 : 1) && prepare(&gemm->key, &r))
         gemm->refusal = choose(cuda, gemm, results, n, &r);
     else if (doubtful)
         gemm->refusal = rounds_twice;
-    clean_up(cuda, &r);
+    mz_rehearsal_close(&r.r);
 }
