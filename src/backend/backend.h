@@ -123,6 +123,9 @@ typedef struct mz_backend {
     mezzo_status (*describe)(mezzo_device *device, mezzo_device_info *out);
     // Returns the kernels of an op, best first. The first that can be prepared runs.
     const mz_kernel *const *(*kernels)(const mezzo_device *device, mz_op op, size_t *n);
+    // Optional: returns whether the op becomes its composition, although it has kernels, because none serves a first
+    // result of this shape.
+    bool (*composes)(mz_op op, const mz_shape *result);
     // Optional: returns the number formats, scales and slots that a kernel takes beyond the usual ones, MZ_DTYPES_USUAL
     // without scales. NULL: no kernel of the backend takes more. mz_prepare_kernel refuses all others before prepare is
     // called.

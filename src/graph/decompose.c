@@ -174,7 +174,7 @@ static mezzo_status inline_body(inlining *in) {
 // Appends the node or its composition. A node without one stays, and the choose pass reports it.
 static mezzo_status emit(decompose *d, mz_node node) {
     inlining in = {.d = d, .at = &node, .wide = node.numerics.reduce == MEZZO_F64 ? MEZZO_F64 : MEZZO_F32};
-    if (node.op == MZ_OP_reshape || mz_op_is_primitive(node.op) || d->has_kernel(d->user, node.op) ||
+    if (node.op == MZ_OP_reshape || mz_op_is_primitive(node.op) || d->has_kernel(d->user, d->g, &node) ||
         !has_plain_numbers(d->g, &node))
         return mz_graph_node(d->g, node, NULL);
     MEZZO_TRY(mz_compose(d->g, &node, &in.body));

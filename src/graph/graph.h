@@ -213,9 +213,9 @@ mezzo_status mz_graph_join_tracked(mezzo_graph *g);
 int64_t mz_graph_tracked(const mezzo_graph *g); // the number of their elements
 mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_chunk;
 
-// Replaces, after recompute, an op without a kernel by its composition (compose.h). An op without a composition stays;
+// Replaces, after recompute, a node without a kernel by its composition (compose.h). An op without a composition stays;
 // so does one whose operands have scales or blocks.
-typedef bool mz_has_kernel(const void *user, mz_op op);
+typedef bool mz_has_kernel(const void *user, const mezzo_graph *g, const mz_node *node);
 mezzo_status mz_graph_decompose(mezzo_graph *g, mz_has_kernel *has_kernel, const void *user);
 // Nodes become post-ops of their neighbours (post.def) where a kernel of the neighbour's op takes them; NULL: all do.
 typedef bool mz_takes_post(const void *user, mz_op op, mz_post post);

@@ -19,11 +19,13 @@ static void find_stored(const mezzo_params *params, mezzo_graph *g) {
     }
 }
 
-static bool has_kernel(const void *user, mz_op op) {
+static bool has_kernel(const void *user, const mezzo_graph *g, const mz_node *node) {
     const mezzo_device *device = user;
+    const mz_backend *backend = device->backend;
     size_t n = 0;
-    device->backend->kernels(device, op, &n);
-    return n > 0;
+    backend->kernels(device, node->op, &n);
+    return n > 0 && !(backend->composes != NULL && node->n_out > 0 && node->out[0] >= 0 &&
+                      backend->composes(node->op, &g->values[node->out[0]].shape));
 }
 
 static mezzo_status pass_decompose(mezzo_graph *g, const mz_target *t) {

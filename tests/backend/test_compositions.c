@@ -16,9 +16,9 @@ typedef struct composed {
     int in[MZ_MAX_IN], out[MZ_MAX_OUT]; // the call's slots as values
 } composed;
 
-static bool is_primitive(const void *user, mz_op op) {
-    (void)user;
-    return mz_op_is_primitive(op);
+static bool is_primitive(const void *user, const mezzo_graph *g, const mz_node *node) {
+    (void)user, (void)g;
+    return mz_op_is_primitive(node->op);
 }
 
 static void composed_free(void *state) {

@@ -260,6 +260,11 @@ static mezzo_status cuda_sync(mezzo_device *device) {
     return MEZZO_OK;
 }
 
+static bool cuda_composes(mz_op op, const mz_shape *result) { // group_norm.cu reads channels 8 at a time
+    const int64_t channels = result->dim[result->rank - 1];
+    return (op == MZ_OP_group_norm || op == MZ_OP_group_norm_bwd) && (channels % 8 != 0 || channels > 2048);
+}
+
 static mz_padded cuda_takes_padding(mz_op op) {
     switch (op) {
     case MZ_OP_layernorm:
@@ -285,6 +290,7 @@ const mz_backend mz_backend_cuda = {
     .close = cuda_close,
     .describe = cuda_describe,
     .kernels = mz_cuda_kernels,
+    .composes = cuda_composes,
     .takes = mz_cuda_takes,
     .takes_padding = cuda_takes_padding,
     // docs/dev/EXPERIMENTS.md, "Products"

@@ -1,8 +1,6 @@
-// Images [B, height, width, channels]: convolution with one sum a thread, group norm with one block a group,
-// resampling, noise, the embedding of times. Sums are FP32 in an order that the shapes decide.
+// Images [B, height, width, channels]: convolution with one sum a thread, resampling, noise, the embedding of times.
+// Sums are FP32 in an order that the shapes decide.
 #include "conv.cuh"
-#include "activation.cuh"
-#include "group_norm.cuh"
 #include "philox.cuh"
 #include "rows.cuh"
 
@@ -134,128 +132,6 @@ static void launch_conv2d_dw(const mz_cuda_device *cuda, const mz_call *call) {
                           dy->shape.dim[3], call->attrs.accumulate, static_cast<float *>(call->workspace));
 }
 MZ_CUDA_KERNEL(conv2d_dw, launch_conv2d_dw, conv2d_dw_prepare)
-
-// --- group norm ----------------------------------------------------------------------------------------------------
-// Returns number i of the block's group.
-static __device__ __forceinline__ int64_t element_of(const group_norm_args &v, int64_t i) {
-    const int64_t image = blockIdx.x / v.groups, group = blockIdx.x % v.groups;
-    return (image * v.pixels + i / v.depth) * v.c + group * v.depth + i % v.depth;
-}
-
-__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_kernel(group_norm_args v) {
-    __shared__ float sums[IMAGE_BLOCK / WARP], squares[IMAGE_BLOCK / WARP];
-    const int64_t n = v.pixels * v.depth;
-    float sum = 0, square = 0;
-    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK)
-        sum += load1(v.x, element_of(v, i));
-    const float mean = row_sum<IMAGE_BLOCK>(sum, sums) / static_cast<float>(n);
-    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
-        const float d = load1(v.x, element_of(v, i)) - mean;
-        square = fmaf(d, d, square);
-    }
-    const float rstd = 1 / sqrtf(row_sum<IMAGE_BLOCK>(square, squares) / static_cast<float>(n) + v.eps);
-    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
-        const int64_t at = element_of(v, i);
-        const channel k = channel_of(v, blockIdx.x / v.groups, at % v.c);
-        const float x = (load1(v.x, at) - mean) * rstd;
-        const float z = fmaf(fmaf(x, k.weight, k.bias), k.scale, k.shift);
-        store1(v.y, at, v.silu ? silu(z) : z);
-    }
-    if (threadIdx.x == 0 && v.mean != nullptr)
-        v.mean[blockIdx.x] = mean;
-    if (threadIdx.x == 0 && v.rstd != nullptr)
-        v.rstd[blockIdx.x] = rstd;
-}
-
-static void launch_group_norm(const mz_cuda_device *cuda, const mz_call *call) {
-    const group_norm_args v = forward_of(call);
-    group_norm_kernel<<<static_cast<unsigned>(v.b * v.groups), IMAGE_BLOCK, 0, cuda->stream>>>(v);
-}
-MZ_CUDA_KERNEL(group_norm, launch_group_norm, storages<"a", "aff">)
-
-// x̂ to *normal, dz = dy·act'(z).
-static __device__ __forceinline__ float derivative_at(const group_norm_args &v, const channel &k, int64_t at,
-                                                      float mean, float rstd, float *normal) {
-    *normal = (load1(v.x, at) - mean) * rstd;
-    const float dy = load1(v.y, at);
-    return v.silu ? dy * silu_derivative(fmaf(fmaf(*normal, k.weight, k.bias), k.scale, k.shift)) : dy;
-}
-
-// Threads side by side have channels of the group, and as many rows of them pixels in turn; sums [2, B, C] are Σ dz and
-// Σ dz·x̂ of each channel of an image.
-__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_bwd_kernel(group_norm_args v, mz_cu_array dx, float *sums) {
-    __shared__ float plain[IMAGE_BLOCK], normals[IMAGE_BLOCK], all[2];
-    const int64_t image = blockIdx.x / v.groups, first = blockIdx.x % v.groups * v.depth, n = v.pixels * v.depth;
-    const float mean = v.mean[blockIdx.x], rstd = v.rstd[blockIdx.x];
-    const int across = v.depth < IMAGE_BLOCK ? static_cast<int>(v.depth) : IMAGE_BLOCK, down = IMAGE_BLOCK / across;
-    const int column = static_cast<int>(threadIdx.x) % across, row = static_cast<int>(threadIdx.x) / across;
-    if (threadIdx.x < 2)
-        all[threadIdx.x] = 0;
-    for (int64_t c0 = 0; c0 < v.depth; c0 += across) {
-        const bool used = row < down && c0 + column < v.depth;
-        const int64_t c = first + c0 + column;
-        float dz_sum = 0, normal_sum = 0;
-        if (used) {
-            const channel k = channel_of(v, image, c);
-            for (int64_t pixel = row; pixel < v.pixels; pixel += down) {
-                float normal;
-                const float dz = derivative_at(v, k, (image * v.pixels + pixel) * v.c + c, mean, rstd, &normal);
-                dz_sum += dz;
-                normal_sum = fmaf(dz, normal, normal_sum);
-            }
-        }
-        __syncthreads();
-        plain[threadIdx.x] = dz_sum;
-        normals[threadIdx.x] = normal_sum;
-        __syncthreads();
-        if (used && row == 0) {
-            for (int r = 1; r < down; r++) {
-                dz_sum += plain[r * across + column];
-                normal_sum += normals[r * across + column];
-            }
-            const channel k = channel_of(v, image, c);
-            sums[image * v.c + c] = dz_sum;
-            sums[(v.b + image) * v.c + c] = normal_sum;
-            plain[column] = dz_sum * k.weight * k.scale;
-            normals[column] = normal_sum * k.weight * k.scale;
-        }
-        __syncthreads();
-        if (threadIdx.x < 2) {
-            const float *from = threadIdx.x == 0 ? plain : normals;
-            for (int i = 0; i < across && c0 + i < v.depth; i++)
-                all[threadIdx.x] += from[i];
-        }
-    }
-    __syncthreads();
-    const float g = all[0] / static_cast<float>(n), g_normal = all[1] / static_cast<float>(n);
-    for (int64_t i = threadIdx.x; i < n; i += IMAGE_BLOCK) {
-        const int64_t at = element_of(v, i);
-        const channel k = channel_of(v, image, at % v.c);
-        float normal;
-        const float dz = derivative_at(v, k, at, mean, rstd, &normal);
-        store1(dx, at, rstd * (dz * k.weight * k.scale - g - normal * g_normal));
-    }
-}
-
-__global__ void __launch_bounds__(IMAGE_BLOCK) group_norm_parameters_kernel(group_norm_args v, norm_gradients out) {
-    const int64_t c = thread_index<IMAGE_BLOCK>();
-    if (c < v.c)
-        add_images(v, out, c);
-}
-
-static const char *group_norm_bwd_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
-    const mz_shape *x = &mz_in(call, group_norm_bwd, x)->shape;
-    out->workspace = sizeof(float) * 2 * static_cast<size_t>(x->dim[0] * x->dim[x->rank - 1]);
-    return mz_cuda_storages(call, "aaaaaff", "aaff");
-}
-static void launch_group_norm_bwd(const mz_cuda_device *cuda, const mz_call *call) {
-    const group_norm_args v = backward_of(call);
-    float *sums = static_cast<float *>(call->workspace);
-    group_norm_bwd_kernel<<<static_cast<unsigned>(v.b * v.groups), IMAGE_BLOCK, 0, cuda->stream>>>(
-        v, mz_cuda_array(mz_out(call, group_norm_bwd, dx)), sums);
-    launch_threads<IMAGE_BLOCK>(cuda, group_norm_parameters_kernel, v.c, v, norm_gradients_of(call, sums));
-}
-MZ_CUDA_KERNEL(group_norm_bwd, launch_group_norm_bwd, group_norm_bwd_prepare)
 
 // --- resampling ----------------------------------------------------------------------------------------------------
 // y [rows, width, channels], rows of all images; x's width is given. V channels a thread.
