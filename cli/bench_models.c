@@ -286,7 +286,6 @@ int cli_bench_models(const char *command) {
     if (m->n_rows > 0)
         draw(m);
     mezzo_device_close(device);
-    mz_free(m->words);
-    mz_free(m);
+    MZ_FREE(m->words, m);
     return code;
 }

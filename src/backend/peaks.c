@@ -24,8 +24,7 @@ static mezzo_status fill(mezzo_device *device, const mz_tensor *t) {
         if (status == MEZZO_OK)
             status = device->backend->write(device, (char *)t->data + at * bytes, stored, now * bytes);
     }
-    mz_free(numbers);
-    mz_free(stored);
+    MZ_FREE(numbers, stored);
     return status;
 }
 

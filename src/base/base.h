@@ -80,6 +80,9 @@ void mz_copy(void *to, const void *from, size_t bytes); // memcpy; by several th
 char *mz_strdup(const char *s);
 char *mz_format(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // allocated
 void mz_free(void *ptr);
+// Frees several blocks, each of which may be NULL.
+#define MZ_FREE(...) mz_free_all((void *[]){__VA_ARGS__}, MZ_COUNT(((void *[]){__VA_ARGS__})))
+void mz_free_all(void *const *blocks, size_t n);
 // Is called at the beginning of a public _free or _close; returns false for NULL, and, with a message, for an object
 // that was freed before. It knows the last freed objects until their memory is another object.
 bool mz_free_once(const void *object, const char *what);

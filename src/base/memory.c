@@ -149,6 +149,11 @@ char *mz_format(const char *fmt, ...) {
     return text;
 }
 
+void mz_free_all(void *const *blocks, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        mz_free(blocks[i]);
+}
+
 mezzo_status mz_new(void **ptr, size_t count, size_t size) {
     *ptr = mz_alloc(count, size);
     return *ptr != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;

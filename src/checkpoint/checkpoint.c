@@ -69,9 +69,7 @@ typedef struct tensor_list {
 static void list_free(tensor_list *list) {
     for (size_t i = 0; list->names != NULL && i < list->count; i++)
         mz_free(list->names[i]);
-    mz_free(list->names);
-    mz_free(list->ranges);
-    mz_free(list->items);
+    MZ_FREE(list->names, list->ranges, list->items);
     *list = (tensor_list){0};
 }
 

@@ -92,8 +92,7 @@ mezzo_status mz_description_read(const char *folder, const char *description, mz
         : description[0] != '\0'
             ? read_text(where, description, run, out)
             : mz_fail(MEZZO_ERR_FORMAT, "%s describes no model: a training run did not write it", where);
-    mz_free(where);
-    mz_free(run);
+    MZ_FREE(where, run);
     return status;
 }
 

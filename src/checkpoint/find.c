@@ -61,8 +61,7 @@ static mezzo_status put_back(void *user, const char *name) {
         status = MEZZO_ERR_MEMORY;
     else
         status = mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
-    mz_free(replaced);
-    mz_free(final);
+    MZ_FREE(replaced, final);
     return status;
 }
 

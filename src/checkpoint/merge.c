@@ -43,8 +43,7 @@ static mezzo_status add_product(const mz_safetensors_tensor *a, const mz_safeten
                 w[i * cols + k] = (float)((double)w[i * cols + k] + scale * row[k]);
         }
     }
-    mz_free(low);
-    mz_free(row);
+    MZ_FREE(low, row);
     return there ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 

@@ -8,8 +8,7 @@
 void mz_added_free(mz_added *added) {
     for (size_t i = 0; i < added->n; i++)
         mz_free(added->items[i].text);
-    mz_free(added->items);
-    mz_free(added->nodes);
+    MZ_FREE(added->items, added->nodes);
     mz_pattern_free(added->letter);
     *added = (mz_added){0};
 }

@@ -6,8 +6,7 @@
 
 void mz_arrays_free(mz_arrays *arrays) {
     for (size_t i = 0; i < arrays->count; i++) {
-        mz_free(arrays->items[i].name);
-        mz_free(arrays->items[i].data);
+        MZ_FREE(arrays->items[i].name, arrays->items[i].data);
     }
     mz_free(arrays->items);
     *arrays = (mz_arrays){0};
@@ -44,8 +43,7 @@ mezzo_status mz_arrays_add(mz_arrays *arrays, const char *name, mz_array_type ty
     }
     a.name = status == MEZZO_OK ? mz_format("%s", name) : NULL;
     if (a.data == NULL || a.name == NULL) {
-        mz_free(a.data);
-        mz_free(a.name);
+        MZ_FREE(a.data, a.name);
         return MEZZO_ERR_MEMORY;
     }
     arrays->items[arrays->count] = a;

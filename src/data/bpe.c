@@ -11,13 +11,7 @@ mz_bpe mz_bpe_of_bytes(void) {
 }
 
 void mz_bpe_free(mz_bpe *bpe) {
-    mz_free(bpe->bytes);
-    mz_free(bpe->ends);
-    mz_free(bpe->merges);
-    mz_free(bpe->pairs);
-    mz_free(bpe->words);
-    mz_free(bpe->made);
-    mz_free(bpe->joints);
+    MZ_FREE(bpe->bytes, bpe->ends, bpe->merges, bpe->pairs, bpe->words, bpe->made, bpe->joints);
     *bpe = (mz_bpe){0};
 }
 
@@ -384,8 +378,7 @@ struct mz_bpe_cached {
 };
 
 void mz_bpe_scratch_free(mz_bpe_scratch *scratch) {
-    mz_free(scratch->data);
-    mz_free(scratch->cache);
+    MZ_FREE(scratch->data, scratch->cache);
     *scratch = (mz_bpe_scratch){0};
 }
 

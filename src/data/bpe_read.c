@@ -142,8 +142,7 @@ static mezzo_status read_vocab(reader *r, const mz_bpe_text *vocab) {
         status = order_vocab(vocab->where, object, &texts, &lengths);
     for (size_t i = 0; status == MEZZO_OK && i < json_object_size(object); i++)
         status = add_text_token(r, texts[i], lengths[i]);
-    mz_free(texts);
-    mz_free(lengths);
+    MZ_FREE(texts, lengths);
     json_decref(object);
     return status;
 }

@@ -51,15 +51,7 @@ typedef struct trainer {
 } trainer;
 
 static void end_trainer(trainer *t) {
-    mz_free(t->symbols);
-    mz_free(t->words);
-    mz_free(t->pairs);
-    mz_free(t->index);
-    mz_free(t->nodes);
-    mz_free(t->queue);
-    mz_free(t->made);
-    mz_free(t->merges);
-    mz_free(t->merge_pair);
+    MZ_FREE(t->symbols, t->words, t->pairs, t->index, t->nodes, t->queue, t->made, t->merges, t->merge_pair);
     mz_text_free(&t->text);
 }
 

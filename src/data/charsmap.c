@@ -10,9 +10,7 @@ struct mz_charsmap {
 void mz_charsmap_free(mz_charsmap *map) {
     if (map == NULL)
         return;
-    mz_free(map->units);
-    mz_free(map->texts);
-    mz_free(map);
+    MZ_FREE(map->units, map->texts, map);
 }
 
 // Creates it from the bytes: four with the trie's size, the trie, the texts.

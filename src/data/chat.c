@@ -15,9 +15,7 @@ static const char chatml[] = "{% for message in messages %}{{ '<|im_start|>' + m
                              "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 void mz_chat_free(mz_chat *chat) {
-    mz_free(chat->source);
-    mz_free(chat->bos);
-    mz_free(chat->eos);
+    MZ_FREE(chat->source, chat->bos, chat->eos);
     *chat = (mz_chat){0};
 }
 
@@ -140,8 +138,7 @@ mezzo_status mz_chat_from_json(const char *where, const json_t *object, mz_chat 
 
 // --- tokens --------------------------------------------------------------------------------------------------------
 void mz_chat_tokens_free(mz_chat_tokens *t) {
-    mz_free(t->tokens);
-    mz_free(t->counts);
+    MZ_FREE(t->tokens, t->counts);
     *t = (mz_chat_tokens){0};
 }
 
@@ -531,9 +528,7 @@ static mezzo_status add_all(const mezzo_tokenizer *tok, const char *where, const
             status = mz_context(add_bytes(out, tok, &all->text, answers[i].from, answers[i].to, true), "%s", where);
         done = answers[i].to;
     }
-    mz_free(answers);
-    mz_free(s.turns);
-    mz_free(s.forms);
+    MZ_FREE(answers, s.turns, s.forms);
     MEZZO_TRY(status);
     return mz_context(add_bytes(out, tok, &all->text, done, all->text.text.len, false), "%s", where);
 }

@@ -9,8 +9,7 @@
 
 void mz_segment_free(mz_segment *segment) {
     mz_shard_close(&segment->shard);
-    mz_free(segment->owned);
-    mz_free(segment->path);
+    MZ_FREE(segment->owned, segment->path);
     *segment = (mz_segment){0};
 }
 

@@ -12,10 +12,7 @@
 #include "io/quote.h"
 
 static void free_labelled(mz_labelled *data) {
-    mz_free(data->x);
-    mz_free(data->pixels);
-    mz_free(data->y);
-    mz_free(data->values);
+    MZ_FREE(data->x, data->pixels, data->y, data->values);
     *data = (mz_labelled){0};
 }
 

@@ -118,9 +118,7 @@ mezzo_status mezzo_loader_create(const mezzo_corpus *corpus, const mezzo_loader_
 void mezzo_loader_free(mezzo_loader *loader) {
     if (!mz_free_once(loader, "loader"))
         return;
-    mz_free(loader->first);
-    mz_free(loader->weighted);
-    mz_free(loader);
+    MZ_FREE(loader->first, loader->weighted, loader);
 }
 
 // Returns the file of place number `place`: the last one whose first[] is at most that. Files without places are

@@ -278,8 +278,7 @@ void mz_pattern_free(mz_pattern *pattern) {
     if (pattern == NULL)
         return;
     pcre2_code_free(pattern->code);
-    mz_free(pattern->literal);
-    mz_free(pattern);
+    MZ_FREE(pattern->literal, pattern);
 }
 
 // --- matching ------------------------------------------------------------------------------------------------------

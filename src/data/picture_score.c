@@ -195,8 +195,7 @@ mezzo_status mz_score_pictures(const mz_score_options *options, mz_image_total *
     *out = s.total;
     mz_picture_free(&s.sheet);
     mz_text_free(&s.csv);
-    mz_free(s.predicted);
-    mz_free(s.truth);
+    MZ_FREE(s.predicted, s.truth);
     mz_pictures_close(&s.p);
     return status;
 }

@@ -14,10 +14,7 @@
 enum { DESCRIPTION_BYTES = 1 << 16 };
 
 void mz_pictures_close(mz_pictures *p) {
-    mz_free(p->picture);
-    mz_free(p->scene);
-    mz_free(p->example);
-    mz_free(p->order);
+    MZ_FREE(p->picture, p->scene, p->example, p->order);
     *p = (mz_pictures){0};
 }
 
@@ -364,8 +361,7 @@ static mezzo_status divide(mz_pictures *p, double split) {
             p->n_train = side == 1 ? at : p->n_train;
         }
     }
-    mz_free(shuffled);
-    mz_free(trains);
+    MZ_FREE(shuffled, trains);
     return all ? MEZZO_OK : MEZZO_ERR_MEMORY;
 }
 

@@ -15,8 +15,7 @@
 void mz_record_set_close(mz_record_set *set) {
     for (size_t i = 0; i < set->n_files; i++)
         mz_free(set->files[i].path);
-    mz_free(set->files);
-    mz_free(set->records);
+    MZ_FREE(set->files, set->records);
     mz_chat_tokens_free(&set->all);
     mz_free(set->source);
     *set = (mz_record_set){0};

@@ -15,8 +15,7 @@ void mz_record_splitter_close(mz_record_splitter *s) {
     if (s == NULL)
         return;
     mz_reader_close(s->reader);
-    mz_free(s->buffer);
-    mz_free(s);
+    MZ_FREE(s->buffer, s);
 }
 
 // Reads more bytes after the unused ones, which move to the front.

@@ -551,9 +551,7 @@ mezzo_status mz_template_render_spans(const char *where, const char *source, con
         next = b->next;
         mz_free(b);
     }
-    mz_free(m->tokens);
-    mz_free(m);
-    mz_free(own.at);
+    MZ_FREE(m->tokens, m, own.at);
     if (status != MEZZO_OK)
         mz_marked_text_free(out);
     return status;

@@ -19,8 +19,7 @@ void mz_bpe_tokenizer_destroy(mezzo_tokenizer *base) {
     mz_added_free(&tok->added[1]);
     mz_normals_free(&tok->normals);
     mz_steps_free(&tok->steps);
-    mz_free(tok->shown);
-    mz_free(tok->shown_ends);
+    MZ_FREE(tok->shown, tok->shown_ends);
     json_decref(tok->frame);
     mz_free(tok);
 }
@@ -75,8 +74,7 @@ mezzo_status mz_tokenizer_create_bpe(const char *vocab_path, const char *merges_
     MEZZO_TRY_GOTO(status, mz_bpe_read(vocab_path ? &vocab : NULL, &merges, &bpe));
     status = create(&bpe, &mz_tokenizer_bpe, out);
 fail:
-    mz_free(vocab_bytes);
-    mz_free(merges_bytes);
+    MZ_FREE(vocab_bytes, merges_bytes);
     return status;
 }
 
@@ -98,9 +96,7 @@ static void end_encoder(encoder *e) {
     mz_word_room_free(&e->words);
     mz_normal_room_free(&e->normal);
     mz_match_room_free(e->match);
-    mz_free(e->bytes);
-    mz_free(e->hits[0].items);
-    mz_free(e->hits[1].items);
+    MZ_FREE(e->bytes, e->hits[0].items, e->hits[1].items);
 }
 
 static mezzo_status add_bytes(encoder *e, const char *bytes, size_t n) {

@@ -21,8 +21,7 @@ static void char_destroy(mezzo_tokenizer *base) {
     char_tokenizer *tok = (char_tokenizer *)base;
     for (size_t i = 0; i < PAGES; i++)
         mz_free(tok->pages[i]);
-    mz_free(tok->chars);
-    mz_free(tok);
+    MZ_FREE(tok->chars, tok);
 }
 
 mezzo_status mz_char_set_add(mz_char_set *set, const char *where, const char *text, size_t n) {

@@ -15,8 +15,7 @@
 #define PIECE ((size_t)1 << 20) // bytes
 
 void mz_word_table_free(mz_word_table *table) {
-    mz_free(table->bytes);
-    mz_free(table->slots);
+    MZ_FREE(table->bytes, table->slots);
     *table = (mz_word_table){0};
 }
 
@@ -324,9 +323,7 @@ mezzo_status mz_words_count(const mz_word_sources *sources, mz_word_counts *out)
         omp_destroy_lock(&c.locks[i]);
     for (int i = 0; i < sources->threads; i++) {
         piece *p = &c.pieces[i];
-        mz_free(p->text);
-        mz_free(p->ends);
-        mz_free(p->message);
+        MZ_FREE(p->text, p->ends, p->message);
         mz_word_room_free(&p->room);
         mz_word_table_free(&p->words);
     }

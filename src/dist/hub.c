@@ -448,9 +448,7 @@ static void release(mz_hub *hub) {
         shut(&hub->strangers[i]);
     if (hub->listen_fd >= 0)
         close(hub->listen_fd);
-    mz_free(hub->ranks);
-    mz_free(hub->polls);
-    mz_free(hub);
+    MZ_FREE(hub->ranks, hub->polls, hub);
 }
 
 mezzo_status mz_hub_start(const mz_world *world, const char *secret, int listen_fd, int own_fd, mz_hub **out) {

@@ -206,8 +206,7 @@ static mezzo_status create(const mz_world *world, int fd, mz_member **out) {
     mz_member *m = mz_alloc(1, sizeof *m);
     mz_group_rank *ranks = mz_alloc((size_t)world->size, sizeof *ranks);
     if (m == NULL || ranks == NULL) {
-        mz_free(m);
-        mz_free(ranks);
+        MZ_FREE(m, ranks);
         close(fd);
         return MEZZO_ERR_MEMORY;
     }
@@ -319,8 +318,7 @@ void mz_member_free(mz_member *m) {
     pthread_mutex_destroy(&m->sending);
     mz_wire_free(&m->in);
     mz_wire_free(&m->answer);
-    mz_free(m->ranks);
-    mz_free(m);
+    MZ_FREE(m->ranks, m);
 }
 
 void mz_member_abort(mz_member *m, const char *reason) {

@@ -496,9 +496,6 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mz_target *target) {
     settle_masters(g);
     status = MEZZO_OK;
 fail:
-    mz_free(p.of_16);
-    mz_free(p.old);
-    mz_free(p.casts);
-    mz_free(p.replaced);
+    MZ_FREE(p.of_16, p.old, p.casts, p.replaced);
     return status;
 }

@@ -695,8 +695,7 @@ mezzo_status mz_pass_autodiff(mezzo_graph *g, const mz_target *target) {
     MEZZO_TRY_GOTO(status, seed(&t, options->loss_share));
     status = walk_backward(&t, n_forward, n_values);
 fail:
-    mz_free(t.grad);
-    mz_free(t.needs);
+    MZ_FREE(t.grad, t.needs);
     return status;
 }
 
@@ -715,7 +714,6 @@ mezzo_status mz_graph_pull_back(mezzo_graph *g, int y, int dy, int n, const int 
     for (int i = 0; i < n; ++i)
         gradient[i] = t.grad[wanted[i]];
 fail:
-    mz_free(t.grad);
-    mz_free(t.needs);
+    MZ_FREE(t.grad, t.needs);
     return status;
 }

@@ -338,7 +338,6 @@ mezzo_status mz_pass_chunk(mezzo_graph *g, const mz_target *target) {
         status = emit_all(&p, heads, blocks, n_heads);
         mz_free(p.old);
     }
-    mz_free(p.moved);
-    mz_free(p.producer);
+    MZ_FREE(p.moved, p.producer);
     return status == MEZZO_OK ? MEZZO_OK : mz_trace(status, __FILE__, __LINE__, __func__);
 }

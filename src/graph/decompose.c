@@ -189,8 +189,7 @@ static mezzo_status emit(decompose *d, mz_node node) {
         in.as[1] = in.as[0] + n;
         status = inline_body(&in);
     }
-    mz_free(in.value);
-    mz_free(in.alive);
+    MZ_FREE(in.value, in.alive);
     mezzo_graph_free(in.body.graph);
     return status == MEZZO_OK ? MEZZO_OK : mz_trace(status, __FILE__, __LINE__, __func__);
 }

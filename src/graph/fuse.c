@@ -306,7 +306,6 @@ mezzo_status mz_graph_fuse(mezzo_graph *g, mz_takes_post *takes_post, const void
     for (const mz_post_info *row = mz_post_table; row < mz_post_table + MZ_POST_COUNT; ++row)
         try_row(&f, row);
     mz_graph_compact(g, f.dead);
-    mz_free(f.uses);
-    mz_free(f.dead);
+    MZ_FREE(f.uses, f.dead);
     return MEZZO_OK;
 }

@@ -238,10 +238,6 @@ mezzo_status mz_graph_gather(mezzo_graph *g, const mz_gathering *parts) {
         status = mark_products(&p);
     if (status == MEZZO_OK)
         status = add_nodes(&p);
-    mz_free(p.recent);
-    mz_free(p.current);
-    mz_free(p.view);
-    mz_free(p.of);
-    mz_free(p.list);
+    MZ_FREE(p.recent, p.current, p.view, p.of, p.list);
     return status;
 }

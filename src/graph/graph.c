@@ -36,19 +36,11 @@ void mezzo_graph_free(mezzo_graph *g) {
         mz_free(g->outputs[i].name);
     for (size_t i = 0; i < g->n_modules; ++i)
         mz_free(g->modules[i]);
-    mz_free(g->values);
-    mz_free(g->nodes);
-    mz_free(g->params);
-    mz_free(g->outputs);
-    mz_free(g->tracked);
-    mz_free(g->modules);
+    MZ_FREE(g->values, g->nodes, g->params, g->outputs, g->tracked, g->modules);
     mz_names_free(&g->sources);
     mz_names_free(&g->entries);
     mz_names_free(&g->paths);
-    mz_free(g->scopes);
-    mz_free(g->regions);
-    mz_free(g->message);
-    mz_free(g);
+    MZ_FREE(g->scopes, g->regions, g->message, g);
 }
 
 mezzo_status mezzo_graph_status(const mezzo_graph *g) {

@@ -94,8 +94,7 @@ mezzo_status mz_graph_keep(mezzo_graph *g, const mz_keeping *kept) {
     const size_t n = g->n_nodes;
     mezzo_status status = MEZZO_OK;
     if (p.first == NULL || p.cast == NULL) {
-        mz_free(p.first);
-        mz_free(p.cast);
+        MZ_FREE(p.first, p.cast);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
     for (size_t i = 0; i < g->n_params; i++)
@@ -117,8 +116,6 @@ mezzo_status mz_graph_keep(mezzo_graph *g, const mz_keeping *kept) {
             g->values[i].param = -1;
         }
     mz_graph_relink(g);
-    mz_free(p.first);
-    mz_free(p.cast);
-    mz_free(p.old);
+    MZ_FREE(p.first, p.cast, p.old);
     return status;
 }

@@ -80,7 +80,6 @@ mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
         note_other_mode(g, dead);
         mz_graph_compact(g, dead);
     }
-    mz_free(read);
-    mz_free(dead);
+    MZ_FREE(read, dead);
     return status;
 }

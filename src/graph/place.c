@@ -28,8 +28,7 @@ mezzo_status mz_places_open(mz_places *places, size_t most, size_t times) {
 }
 
 void mz_places_close(mz_places *places) {
-    mz_free(places->list);
-    mz_free(places->blocks);
+    MZ_FREE(places->list, places->blocks);
     *places = (mz_places){0};
 }
 

@@ -216,11 +216,7 @@ static bool open_scratch(const mezzo_graph *g, int parts, mz_plan *plan, scratch
 }
 
 static void close_scratch(scratch *s) {
-    mz_free(s->shared);
-    mz_free(s->first);
-    mz_free(s->last);
-    mz_free(s->lives);
-    mz_free(s->sorted);
+    MZ_FREE(s->shared, s->first, s->last, s->lives, s->sorted);
     mz_places_close(&s->places);
 }
 

@@ -105,9 +105,7 @@ mezzo_status mz_pass_recompute(mezzo_graph *g, const mz_target *target) {
     p.boundary = mz_alloc(p.n_values, sizeof *p.boundary);
     p.producer = mz_alloc(p.n_values, sizeof *p.producer);
     if (!p.clone || !p.boundary || !p.producer) {
-        mz_free(p.clone);
-        mz_free(p.boundary);
-        mz_free(p.producer);
+        MZ_FREE(p.clone, p.boundary, p.producer);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
     for (size_t v = 0; v < p.n_values; ++v) {
@@ -128,9 +126,6 @@ mezzo_status mz_pass_recompute(mezzo_graph *g, const mz_target *target) {
     mz_graph_relink(g);
     status = drop_unread_outputs(g);
 fail:
-    mz_free(p.old);
-    mz_free(p.producer);
-    mz_free(p.clone);
-    mz_free(p.boundary);
+    MZ_FREE(p.old, p.producer, p.clone, p.boundary);
     return status;
 }

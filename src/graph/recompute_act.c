@@ -91,11 +91,7 @@ typedef struct touched {
 } touched;
 
 static void free_touched(touched *t) {
-    mz_free(t->from);
-    mz_free(t->nodes);
-    mz_free(t->at);
-    mz_free(t->which);
-    mz_free(t->aliased);
+    MZ_FREE(t->from, t->nodes, t->at, t->which, t->aliased);
 }
 
 // Counts the node in from[v + 1] of each of its values, or writes it into the list of each.
@@ -250,8 +246,7 @@ static mezzo_status drop_unread(mezzo_graph *g) {
     }
     if (status == MEZZO_OK)
         mz_graph_compact(g, dead);
-    mz_free(uses);
-    mz_free(dead);
+    MZ_FREE(uses, dead);
     return status;
 }
 

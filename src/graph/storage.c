@@ -257,7 +257,6 @@ mezzo_status mz_graph_store(mezzo_graph *g, const mz_storage_options *options) {
     size_scales(&p);
     status = place_all(&p);
 fail:
-    mz_free(p.want);
-    mz_free(p.other);
+    MZ_FREE(p.want, p.other);
     return status;
 }

@@ -178,7 +178,6 @@ mezzo_status mz_graph_stream(const mezzo_graph *g, mz_stream_plan *out) {
 }
 
 void mz_stream_plan_free(mz_stream_plan *plan) {
-    mz_free(plan->stream);
-    mz_free(plan->since);
+    MZ_FREE(plan->stream, plan->since);
     *plan = (mz_stream_plan){0};
 }

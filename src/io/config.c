@@ -404,8 +404,7 @@ void mz_config_free(mz_config *cfg) {
         return;
     for (size_t i = 0; i < cfg->count; i++)
         mz_config_entry_free(&cfg->entries[i]);
-    mz_free(cfg->entries);
-    mz_free(cfg);
+    MZ_FREE(cfg->entries, cfg);
 }
 
 // Checks that every path and alias of the row finds this row and no earlier one.

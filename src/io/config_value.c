@@ -122,8 +122,7 @@ static int name_index(const char *names, const char *text) {
 // --- pairs ---------------------------------------------------------------------------------------------------------
 void mz_config_pairs_free(mz_config_pairs *pairs) {
     for (size_t i = 0; i < pairs->count; i++) {
-        mz_free(pairs->items[i].key);
-        mz_free(pairs->items[i].value);
+        MZ_FREE(pairs->items[i].key, pairs->items[i].value);
     }
     mz_free(pairs->items);
     *pairs = (mz_config_pairs){0};
@@ -133,8 +132,7 @@ mezzo_status mz_config_pairs_add(mz_config_pairs *pairs, const char *key, size_t
     MEZZO_TRY(MZ_RESERVE(pairs->items, pairs->cap, pairs->count + 1));
     char *key_copy = mz_alloc(key_size + 1, 1), *value_copy = mz_strdup(value);
     if (!key_copy || !value_copy) {
-        mz_free(key_copy);
-        mz_free(value_copy);
+        MZ_FREE(key_copy, value_copy);
         return MEZZO_ERR_MEMORY;
     }
     memcpy(key_copy, key, key_size);
@@ -193,9 +191,7 @@ static mezzo_status check_pairs(const mz_config_row *row, const char *where, mz_
 
 // --- one value -----------------------------------------------------------------------------------------------------
 void mz_config_entry_free(mz_config_entry *entry) {
-    mz_free(entry->where);
-    mz_free(entry->text);
-    mz_free(entry->shown);
+    MZ_FREE(entry->where, entry->text, entry->shown);
     mz_config_pairs_free(&entry->pairs);
 }
 

@@ -162,13 +162,7 @@ mezzo_status mz_csv_load(const char *path, mz_csv **out) {
 void mz_csv_free(mz_csv *csv) {
     if (csv == NULL)
         return;
-    mz_free(csv->where);
-    mz_free(csv->text);
-    mz_free(csv->cell);
-    mz_free(csv->line);
-    mz_free(csv->renames);
-    mz_free(csv->renamed);
-    mz_free(csv);
+    MZ_FREE(csv->where, csv->text, csv->cell, csv->line, csv->renames, csv->renamed, csv);
 }
 
 const char *mz_csv_where(const mz_csv *csv) {

@@ -174,9 +174,7 @@ static mezzo_status file_open(const char *path, int flags, bool staged, mz_file 
         file->size = info.st_size;
     file->stream = file->fd >= 0 && !S_ISREG(info.st_mode);
     if (status != MEZZO_OK) {
-        mz_free(file->path);
-        mz_free(file->staged);
-        mz_free(file);
+        MZ_FREE(file->path, file->staged, file);
         return status;
     }
     *out = file;
@@ -206,8 +204,7 @@ static mezzo_status file_on(int fd, const char *path, mz_file **out) {
     char *copy = mz_strdup(path);
     if (!file || !copy) {
         close(fd);
-        mz_free(file);
-        mz_free(copy);
+        MZ_FREE(file, copy);
         return MEZZO_ERR_MEMORY;
     }
     *file = (mz_file){.fd = fd, .path = copy, .stream = true};
@@ -305,9 +302,7 @@ static void file_free(mz_file *file, bool keep_staged) {
         close(file->fd);
     if (file->staged && !keep_staged)
         unlink(file->staged);
-    mz_free(file->staged);
-    mz_free(file->path);
-    mz_free(file);
+    MZ_FREE(file->staged, file->path, file);
 }
 
 mezzo_status mz_file_commit(mz_file *file) {

@@ -333,14 +333,7 @@ void mz_gguf_close(mz_gguf *file) {
     mz_map_close(&file->map);
     for (size_t i = 0; i < file->n_names; i++)
         mz_free(file->names[i]);
-    mz_free(file->names);
-    mz_free(file->values);
-    mz_free(file->keys);
-    mz_free(file->by_key);
-    mz_free(file->tensors);
-    mz_free(file->offsets);
-    mz_free(file->where);
-    mz_free(file);
+    MZ_FREE(file->names, file->values, file->keys, file->by_key, file->tensors, file->offsets, file->where, file);
 }
 
 // Opens a mapped file and takes over the map.

@@ -40,9 +40,7 @@ void mz_lines_close(mz_lines *lines) {
         return;
     if (lines->fd >= 0)
         close(lines->fd);
-    mz_free(lines->buffer);
-    mz_free(lines->path);
-    mz_free(lines);
+    MZ_FREE(lines->buffer, lines->path, lines);
 }
 
 mezzo_status mz_lines_from(mz_lines *lines, uint64_t offset) {

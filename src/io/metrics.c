@@ -193,11 +193,9 @@ void mz_metrics_close(mz_metrics *metrics) {
     mz_free(metrics->path);
     mz_text_free(&metrics->line);
     for (size_t i = 0; i < metrics->text_count; i++) {
-        mz_free(metrics->texts[i].name);
-        mz_free(metrics->texts[i].value);
+        MZ_FREE(metrics->texts[i].name, metrics->texts[i].value);
     }
-    mz_free(metrics->texts);
-    mz_free(metrics);
+    MZ_FREE(metrics->texts, metrics);
 }
 
 // --- records -------------------------------------------------------------------------------------------------------
@@ -242,8 +240,7 @@ static mezzo_status text_is_new(mz_metrics *metrics, const mz_metric *value, boo
     }
     char *name = mz_strdup(value->name);
     if (!name || MZ_RESERVE(metrics->texts, metrics->text_cap, i + 1) != MEZZO_OK) {
-        mz_free(name);
-        mz_free(copy);
+        MZ_FREE(name, copy);
         return MEZZO_ERR_MEMORY;
     }
     metrics->texts[metrics->text_count++] = (last_text){name, copy};

@@ -150,9 +150,7 @@ void mz_reader_close(mz_reader *r) {
     close_packed(r);
     if (r->fd >= 0)
         close(r->fd);
-    mz_free(r->piece);
-    mz_free(r->where);
-    mz_free(r);
+    MZ_FREE(r->piece, r->where, r);
 }
 
 mezzo_status mz_reader_read(mz_reader *reader, char *to, size_t n, size_t *got) {

@@ -241,8 +241,7 @@ mezzo_status mz_record_read(mz_record *r, const char *line, size_t n) {
 }
 
 void mz_record_free(mz_record *r) {
-    mz_free(r->values);
-    mz_free(r->bytes);
+    MZ_FREE(r->values, r->bytes);
     *r = (mz_record){0};
 }
 

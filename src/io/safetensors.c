@@ -232,9 +232,7 @@ mezzo_status mz_safetensors_write(const char *path, const mz_safetensors_item *i
     file = NULL;
 fail:
     mz_file_discard(file);
-    mz_free(header);
-    mz_free(piece);
-    mz_free(plan);
+    MZ_FREE(header, piece, plan);
     return status;
 }
 
@@ -254,11 +252,7 @@ void mz_safetensors_close(mz_safetensors *file) {
         return;
     mz_map_close(&file->map);
     json_decref(file->header);
-    mz_free(file->tensors);
-    mz_free(file->by_name);
-    mz_free(file->names);
-    mz_free(file->where);
-    mz_free(file);
+    MZ_FREE(file->tensors, file->by_name, file->names, file->where, file);
 }
 
 // Finds the JSON header's bytes, inside the file.

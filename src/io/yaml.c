@@ -44,17 +44,11 @@ void mz_yaml_free(mz_yaml *yaml) {
         mz_yaml_node *node = yaml->nodes[i];
         for (size_t k = 0; node->keys && k < node->count; k++)
             mz_free(node->keys[k]);
-        mz_free(node->keys);
-        mz_free(node->key_lines);
-        mz_free(node->children);
-        mz_free(node->text);
-        mz_free(node);
+        MZ_FREE(node->keys, node->key_lines, node->children, node->text, node);
     }
     for (size_t i = 0; i < yaml->anchor_count; i++)
         mz_free(yaml->anchors[i].name);
-    mz_free(yaml->anchors);
-    mz_free(yaml->nodes);
-    mz_free(yaml);
+    MZ_FREE(yaml->anchors, yaml->nodes, yaml);
 }
 
 const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml) {

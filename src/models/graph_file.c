@@ -62,8 +62,7 @@ static mezzo_status read_file(const char *path, const struct stat *now, mz_graph
     return MEZZO_OK;
 fail:
     mezzo_onnx_free(file->onnx);
-    mz_free(file->path);
-    mz_free(file);
+    MZ_FREE(file->path, file);
     return status;
 }
 

@@ -430,9 +430,5 @@ void mezzo_onnx_free(mezzo_onnx *onnx) {
     mz_onnx_free_params(onnx);
     if (onnx->model)
         mz_pb__model__free_unpacked(onnx->model, &(ProtobufCAllocator){.free = release});
-    mz_free(onnx->values);
-    mz_free(onnx->slots);
-    mz_free(onnx->recognized);
-    mz_free(onnx->path);
-    mz_free(onnx);
+    MZ_FREE(onnx->values, onnx->slots, onnx->recognized, onnx->path, onnx);
 }

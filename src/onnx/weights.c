@@ -48,8 +48,7 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
 
 void mz_onnx_free_params(mezzo_onnx *onnx) {
     for (size_t i = 0; i < onnx->n_params; i++) {
-        mz_free(onnx->params[i].name);
-        mz_free(onnx->params[i].numbers);
+        MZ_FREE(onnx->params[i].name, onnx->params[i].numbers);
     }
     mz_free(onnx->params);
     onnx->params = NULL;
@@ -266,8 +265,7 @@ static mezzo_status tie(mz_onnx_build *build, mz_onnx_value *value, mz_onnx_valu
     }
     if (same && varied)
         value->of = first;
-    mz_free(a);
-    mz_free(b);
+    MZ_FREE(a, b);
     return status;
 }
 
@@ -441,8 +439,7 @@ static mezzo_status load_one(const mezzo_onnx *onnx, const mz_onnx_param *param,
             values[mz_onnx_place(param, i)] = (float)wide[i];
         status = mezzo_params_write(params, index, values);
     }
-    mz_free(wide);
-    mz_free(values);
+    MZ_FREE(wide, values);
     return status;
 }
 
@@ -547,9 +544,6 @@ mezzo_status mezzo_onnx_save(const mezzo_onnx *onnx, const mezzo_params *params,
     }
     for (size_t i = 0; i < nodes; i++)
         train_node(graph->node[i], &trained[i]);
-    mz_free(trained);
-    mz_free(packed);
-    mz_free(bytes);
-    mz_free(before);
+    MZ_FREE(trained, packed, bytes, before);
     return status;
 }

@@ -174,8 +174,7 @@ static int by_place(const void *a, const void *b) {
 // Places segments group by group; ranks exchange the first ones as soon as they are updated.
 static mezzo_status place_segments(mezzo_optimizer *opt) {
     int n = 0;
-    mz_free(opt->placed);
-    mz_free(opt->owner);
+    MZ_FREE(opt->placed, opt->owner);
     opt->placed = mz_alloc(opt->n_segments + 1, sizeof *opt->placed);
     opt->owner = mz_alloc(opt->n_segments + 1, sizeof *opt->owner);
     if (opt->placed == NULL || opt->owner == NULL)
@@ -431,15 +430,8 @@ void mezzo_optimizer_free(mezzo_optimizer *opt) {
         mz_free(opt->whole[m]);
     mz_optimizer_free_quantize(opt);
     mz_stacks_free(opt);
-    mz_free(opt->index);
-    mz_free(opt->segments);
-    mz_free(opt->placed);
-    mz_free(opt->owner);
-    mz_free(opt->group_of);
-    mz_free(opt->begin);
-    mz_free(opt->buckets);
-    mz_free(opt->spans);
-    mz_free(opt);
+    MZ_FREE(opt->index, opt->segments, opt->placed, opt->owner, opt->group_of, opt->begin, opt->buckets, opt->spans,
+            opt);
 }
 
 // --- a step --------------------------------------------------------------------------------------------------------

@@ -700,14 +700,7 @@ void mz_stacks_free(mezzo_optimizer *opt) {
         opt->device->backend->release(opt->device, k->d_segments);
     if (k->scratch != NULL)
         opt->device->backend->release(opt->device, k->scratch);
-    mz_free(k->list);
-    mz_free(k->directions);
-    mz_free(k->updates);
-    mz_free(k->collectives);
-    mz_free(k->moves);
-    mz_free(k->held);
-    mz_free(k->rows);
-    mz_free(k);
+    MZ_FREE(k->list, k->directions, k->updates, k->collectives, k->moves, k->held, k->rows, k);
     opt->stacks = NULL;
 }
 

@@ -159,8 +159,7 @@ static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
         if (opt->groups[g].n > 0 && !opt->groups[g].kind->reads.orthogonal &&
             kernel_writes_quantized(opt, &opt->groups[g]))
             status = make_quantized(opt, &opt->groups[g], rest, quantized, scratch);
-    mz_free(rest);
-    mz_free(quantized);
+    MZ_FREE(rest, quantized);
     return status;
 }
 

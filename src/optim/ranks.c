@@ -260,8 +260,7 @@ void mz_ranks_free(mz_ranks *r) {
     mz_prepared_free(&r->norm_across_ranks);
     for (int i = 0; i < (int)MZ_COUNT(r->refresh); i++)
         mz_prepared_free(&r->refresh[i]);
-    mz_free(r->collectives);
-    mz_free(r);
+    MZ_FREE(r->collectives, r);
 }
 
 int mz_ranks_shard(const mz_ranks *r) {

@@ -146,8 +146,7 @@ void mezzo_step_free(mezzo_step *s) {
     for (int i = 0; i < 2; i++)
         s->device->backend->fetch_close(s->device, s->fetch[i]);
     mz_tracker_close(&s->tracker);
-    mz_free(s->optimizers);
-    mz_free(s);
+    MZ_FREE(s->optimizers, s);
 }
 
 mezzo_status mezzo_step_set_clip(mezzo_step *s, double clip) {

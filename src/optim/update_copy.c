@@ -140,8 +140,7 @@ mezzo_status mz_update_copy_create(mezzo_step *step, mezzo_optimizer *optimizer,
 void mz_update_copy_free(mz_update_copy *c) {
     for (int i = 0; i < c->n_buffers; i++)
         c->params->device->backend->release(c->params->device, c->buffers[i].copy);
-    mz_free(c->parts);
-    mz_free(c->has_grad);
+    MZ_FREE(c->parts, c->has_grad);
     *c = (mz_update_copy){0};
 }
 

@@ -6,8 +6,7 @@ void mz_scales_free(mezzo_device *device, mz_scales *s) {
     device->backend->release(device, s->tables);
     for (int i = 0; i < s->n; i++)
         mz_free(s->names[i]);
-    mz_free(s->names);
-    mz_free(s->host);
+    MZ_FREE(s->names, s->host);
     mz_names_free(&s->index);
     mz_free(s->known);
     mz_prepared_free(&s->update);

@@ -4,8 +4,7 @@
 void mz_quantized_free(mezzo_device *device, mz_quantized_weights *weights) {
     for (int i = 0; i < weights->n_blocks; i++)
         device->backend->release(device, weights->blocks[i]);
-    mz_free(weights->blocks);
-    mz_free(weights->list);
+    MZ_FREE(weights->blocks, weights->list);
     *weights = (mz_quantized_weights){0};
 }
 

@@ -47,12 +47,7 @@ void mz_compiled_free(mz_compiled *c) {
         mz_prepared_free(&c->prepared[i]);
         mz_prepared_free(&c->writing[i]);
     }
-    mz_free(c->calls);
-    mz_free(c->prepared);
-    mz_free(c->writing);
-    mz_free(c->node);
-    mz_free(c->use);
-    mz_free(c->stream);
+    MZ_FREE(c->calls, c->prepared, c->writing, c->node, c->use, c->stream);
     mz_stream_plan_free(&c->placed);
     memset(c, 0, sizeof *c);
 }

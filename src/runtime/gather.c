@@ -38,10 +38,7 @@ mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, bool train
         status = mz_graph_gather(g, &parts);
     if (status == MEZZO_OK)
         tell_gathers(g);
-    mz_free(region);
-    mz_free(at);
-    mz_free(elements);
-    mz_free(exchanged);
+    MZ_FREE(region, at, elements, exchanged);
     return status;
 }
 

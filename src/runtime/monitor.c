@@ -68,8 +68,7 @@ static mezzo_status choose_forward(const mezzo_program *p, size_t loss, int want
         if (v >= 0 && p->c.graph->nodes[p->c.node[i]].phase == MZ_FORWARD && read[v] && !infinite[v])
             calls[n++] = i;
     }
-    mz_free(read);
-    mz_free(infinite);
+    MZ_FREE(read, infinite);
     *chosen = spread(calls, n, want);
     return status;
 }
@@ -165,8 +164,7 @@ mezzo_status mz_program_monitor(mezzo_program *p, const mz_monitor_options *o) {
 void mz_program_unmonitor(mezzo_program *p) {
     for (size_t i = 0; i < p->n_monitors; ++i)
         mz_prepared_free(&p->monitors[i].prepared);
-    mz_free(p->monitors);
-    mz_free(p->monitored);
+    MZ_FREE(p->monitors, p->monitored);
     p->device->backend->release(p->device, p->inspected);
     p->monitors = NULL;
     p->monitored = NULL;

@@ -221,8 +221,7 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
         if (status == MEZZO_OK)
             status = mz_stop_check("parameters");
     }
-    mz_free(halves);
-    mz_free(values);
+    MZ_FREE(halves, values);
     return status;
 }
 

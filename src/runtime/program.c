@@ -399,11 +399,7 @@ void mezzo_program_free(mezzo_program *p) {
         mz_free(p->host_inputs);
     else
         b->upload_close(p->device, p->upload);
-    mz_free(p->address);
-    mz_free(p->pairs);
-    mz_free(p->staging);
-    mz_free(p->rules);
-    mz_free(p);
+    MZ_FREE(p->address, p->pairs, p->staging, p->rules, p);
 }
 
 // --- data in and out -----------------------------------------------------------------------------------------------

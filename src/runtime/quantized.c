@@ -30,8 +30,7 @@ mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *g) {
     }
     if (status == MEZZO_OK)
         status = mz_graph_keep(g, &kept);
-    mz_free(kept.copied);
-    mz_free(kept.quantized);
+    MZ_FREE(kept.copied, kept.quantized);
     return status;
 }
 

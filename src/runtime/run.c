@@ -192,8 +192,7 @@ static mezzo_status make_order(const mezzo_program *p, const mz_deferred *deferr
         status = mz_stream_order_find(traffic, o->n, &o->streams);
     if (status != MEZZO_OK)
         close_order(o);
-    mz_free(traffic);
-    mz_free(spans);
+    MZ_FREE(traffic, spans);
     return status;
 }
 

@@ -90,9 +90,7 @@ mezzo_status mz_plan_scattered(const mezzo_device *device, const mezzo_params *p
         status = find_sums(params, c->graph, &room);
     if (status == MEZZO_OK)
         status = mz_graph_plan(c->graph, streams, &room, &c->plan);
-    mz_free(room.until);
-    mz_free(room.least);
-    mz_free(room.part);
+    MZ_FREE(room.until, room.least, room.part);
     return status;
 }
 

@@ -48,9 +48,7 @@ mezzo_status mz_stream_order_alloc(size_t n, mz_stream_order *order) {
 }
 
 void mz_stream_order_free(mz_stream_order *order) {
-    mz_free(order->stream);
-    mz_free(order->wait);
-    mz_free(order->recorded);
+    MZ_FREE(order->stream, order->wait, order->recorded);
     *order = (mz_stream_order){0};
 }
 

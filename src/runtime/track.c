@@ -42,8 +42,7 @@ static mezzo_status write_entries(mz_tracker *t, const mezzo_program *p) {
                                                           : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     if (status == MEZZO_OK)
         status = t->device->backend->write(t->device, t->entries, entries, (size_t)t->count * sizeof *entries);
-    mz_free(entries);
-    mz_free(last);
+    MZ_FREE(entries, last);
     return status;
 }
 

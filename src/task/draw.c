@@ -47,10 +47,7 @@ mezzo_status mz_draw_room_create(int64_t vocab, int threads, mz_draw_room **out)
 void mz_draw_room_free(mz_draw_room *c) {
     if (c == NULL)
         return;
-    mz_free(c->weights);
-    mz_free(c->of);
-    mz_free(c->rest);
-    mz_free(c);
+    MZ_FREE(c->weights, c->of, c->rest, c);
 }
 
 // --- pieces --------------------------------------------------------------------------------------------------------

@@ -31,9 +31,7 @@ static bool is_autoencoder(const mz_model_sizes *model) {
 static void close_task(mz_task *task) {
     images *t = (images *)task;
     mz_pictures_close(&t->p);
-    mz_free(t->distance);
-    mz_free(t->latent);
-    mz_free(t);
+    MZ_FREE(t->distance, t->latent, t);
 }
 
 // --- data ----------------------------------------------------------------------------------------
@@ -528,9 +526,6 @@ mezzo_status mz_images_predict(const mz_task *task, mezzo_program *program, int6
     *out = (mz_predicted){p.total.n, mean.nmse, mean.rmse, mean.ssim, mean.psnr, mz_seconds() - start};
     mz_picture_free(&p.sheet);
     mz_examples_free(&p.x);
-    mz_free(p.prediction);
-    mz_free(p.fresh);
-    mz_free(p.truth);
-    mz_free(p.decoded);
+    MZ_FREE(p.prediction, p.fresh, p.truth, p.decoded);
     return status;
 }

@@ -27,8 +27,7 @@ struct mz_instructions {
 void mz_instructions_free(mz_instructions *x) {
     if (x == NULL)
         return;
-    mz_free(x->parts);
-    mz_free(x);
+    MZ_FREE(x->parts, x);
 }
 
 mezzo_status mz_instructions_create(const mz_record_set *set, double from, double to, bool weighted,

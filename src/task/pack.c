@@ -44,9 +44,7 @@ fail:
 void mz_packer_free(mz_packer *p) {
     if (p == NULL)
         return;
-    mz_free(p->first);
-    mz_free(p->used);
-    mz_free(p);
+    MZ_FREE(p->first, p->used, p);
 }
 
 // Puts a piece into the first row with enough free positions. A row without pieces has all positions free, so rows are

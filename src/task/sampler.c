@@ -148,9 +148,7 @@ void mz_sampler_free(mz_sampler *s) {
     if (s == NULL)
         return;
     close_programs(s);
-    mz_free(s->overrides);
-    mz_free(s->window);
-    mz_free(s->logits);
+    MZ_FREE(s->overrides, s->window, s->logits);
     mz_draw_room_free(s->room);
     mz_free(s);
 }

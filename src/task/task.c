@@ -168,9 +168,7 @@ void mz_source_close(mz_source *source) {
     source->task->kind->close_source(source);
     if (source->program == NULL)
         mz_examples_free(&source->examples);
-    mz_free(source->logits);
-    mz_free(source->prediction);
-    mz_free(source);
+    MZ_FREE(source->logits, source->prediction, source);
 }
 
 mezzo_status mz_source_bind(mz_source *source, mezzo_program *program) {

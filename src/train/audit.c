@@ -771,8 +771,7 @@ mezzo_status mz_run_audit_find(const mz_run_audit_options *options, mz_run_audit
         mz_free(a->ends[i].run.configuration);
     mz_free(a->ends);
     mz_manifest_free(&a->manifest);
-    mz_free(a->checkpoints);
-    mz_free(a);
+    MZ_FREE(a->checkpoints, a);
     return status;
 }
 

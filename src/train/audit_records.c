@@ -38,8 +38,7 @@ mezzo_status mz_records_open(const char *folder, int64_t from, mz_records *r) {
 
 static void forget_values(mz_records *r) {
     for (size_t i = 0; i < r->n; i++) {
-        mz_free(r->values[i].name);
-        mz_free(r->values[i].text);
+        MZ_FREE(r->values[i].name, r->values[i].text);
     }
     r->n = 0;
 }
@@ -60,8 +59,7 @@ static mezzo_status keep_value(mz_records *r, const mz_metric *value) {
         v->text = mz_strdup(value->text);
     if (v->name != NULL && (value->kind != MZ_METRIC_TEXT || v->text != NULL))
         return MEZZO_OK;
-    mz_free(v->name);
-    mz_free(v->text);
+    MZ_FREE(v->name, v->text);
     r->n--;
     return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
 }

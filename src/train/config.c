@@ -50,8 +50,7 @@ void mezzo_config_free(mezzo_config *config) {
         return;
     if (config->overrides != NULL)
         mz_free(config->overrides->items);
-    mz_free(config->overrides);
-    mz_free(config->groups);
+    MZ_FREE(config->overrides, config->groups);
     mz_config_free(config->values);
     mz_free(config);
 }

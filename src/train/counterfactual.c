@@ -219,10 +219,7 @@ void mz_counterfactual_free(mz_counterfactual *c) {
         mz_prepared_free(&c->groups[i].prepared);
     c->device->backend->release(c->device, c->scratch);
     c->device->backend->release(c->device, c->on_device);
-    mz_free(c->sums);
-    mz_free(c->groups);
-    mz_free(c->items);
-    mz_free(c);
+    MZ_FREE(c->sums, c->groups, c->items, c);
 }
 
 // --- measuring ---------------------------------------------------------------------------------------------------

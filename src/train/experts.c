@@ -58,10 +58,7 @@ void mz_expert_load_free(mz_expert_load *load) {
         return;
     for (int64_t i = 0; load->names != NULL && i < load->layers * load->experts; i++)
         mz_free(load->names[i]);
-    mz_free(load->names);
-    mz_free(load->row);
-    mz_free(load->offsets);
-    mz_free(load);
+    MZ_FREE(load->names, load->row, load->offsets, load);
 }
 
 // Logs the use of experts. A share is an expert's part of a layer's rows. Entropy is -Σ share·ln(share) / ln(experts):

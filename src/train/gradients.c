@@ -119,14 +119,7 @@ void mz_gradient_norms_free(mezzo_device *device, mz_gradient_norms *g) {
     mz_prepared_free(&g->prepared);
     for (int i = 0; i < g->n_groups; i++)
         mz_free(g->names[i]);
-    mz_free(g->norms);
-    mz_free(g->states);
-    mz_free(g->calls);
-    mz_free(g->group);
-    mz_free(g->names);
-    mz_free(g->sums);
-    mz_free(g->row);
-    mz_free(g);
+    MZ_FREE(g->norms, g->states, g->calls, g->group, g->names, g->sums, g->row, g);
 }
 
 static mezzo_status take_norms(mz_gradient_norms *g, mezzo_device *device) {

@@ -117,8 +117,7 @@ static mezzo_status make(making *m) {
     if (status == MEZZO_OK)
         status = encode(m, program, images, latents);
     mezzo_program_free(program);
-    mz_free(images);
-    mz_free(latents);
+    MZ_FREE(images, latents);
     return status;
 }
 

@@ -202,12 +202,7 @@ void mz_magnitudes_free(mz_magnitudes *m) {
         mz_free(m->narrowed[i].name);
     }
     m->device->backend->release(m->device, m->act);
-    mz_free(m->narrowed);
-    mz_free(m->list);
-    mz_free(m->prepared);
-    mz_free(m->host);
-    mz_free(m->first);
-    mz_free(m);
+    MZ_FREE(m->narrowed, m->list, m->prepared, m->host, m->first, m);
 }
 
 // --- counting ------------------------------------------------------------------------------------

@@ -194,8 +194,7 @@ void mz_profile_close(mz_profile *p) {
         mz_free(p->events[i].tensors);
     if (p->scratch != NULL)
         p->device->backend->release(p->device, p->scratch);
-    mz_free(p->events);
-    mz_free(p);
+    MZ_FREE(p->events, p);
 }
 
 mezzo_status mz_profile_step_begin(mz_training *run) {

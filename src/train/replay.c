@@ -128,9 +128,7 @@ void mz_replay_close(mz_training *run) {
     mz_replay *r = &run->replay;
     mezzo_device *d = run->engine.device;
     for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++) {
-        mz_free(r->losses[pass]);
-        mz_free(r->before[pass]);
-        mz_free(r->after[pass]);
+        MZ_FREE(r->losses[pass], r->before[pass], r->after[pass]);
     }
     mz_free(r->gradients);
     mz_update_copy_free(&r->update);

@@ -262,8 +262,5 @@ void mz_run_close(mz_training *run) {
     mz_vae_close(&run->vae);
     mz_task_close(run->task); // closes its sampler before the parameters that it reads
     mz_engine_close(&run->engine);
-    mz_free(run->checkpoints);
-    mz_free(run->resolved);
-    mz_free(run->shares[0]);
-    mz_free(run->shares[1]);
+    MZ_FREE(run->checkpoints, run->resolved, run->shares[0], run->shares[1]);
 }

@@ -27,8 +27,7 @@ mezzo_status mz_saturation_create(mz_saturation **out) {
 void mz_saturation_free(mz_saturation *s) {
     if (s == NULL)
         return;
-    mz_free(s->start);
-    mz_free(s);
+    MZ_FREE(s->start, s);
 }
 
 // Starts counting for tensors that are new in the table.

@@ -11,8 +11,7 @@ mezzo_status mz_spikes_create(int64_t window, mz_spikes *out) {
 }
 
 void mz_spikes_free(mz_spikes *s) {
-    mz_free(s->losses);
-    mz_free(s->sorted);
+    MZ_FREE(s->losses, s->sorted);
     *s = (mz_spikes){0};
 }
 

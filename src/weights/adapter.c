@@ -74,8 +74,7 @@ static mezzo_status add(mz_hf_list *list, const char *module, char which, const 
     mz_hf_block *block = mz_alloc(1, sizeof *block);
     char *name = mz_format("%s.lora_%c.weight", module, which);
     if (block == NULL || name == NULL) {
-        mz_free(block);
-        mz_free(name);
+        MZ_FREE(block, name);
         return MEZZO_ERR_MEMORY;
     }
     *block = (mz_hf_block){.data = t->data, .dtype = t->dtype, .rows = t->shape[0], .stride = t->shape[1]};
@@ -231,8 +230,7 @@ fail:
     mz_match_room_free(room);
     mz_pattern_free(whole);
     mz_pattern_free(alone);
-    mz_free(anchored);
-    mz_free(where);
+    MZ_FREE(anchored, where);
     return status;
 }
 

@@ -113,8 +113,7 @@ static mezzo_status add_tensor(exporter *e, const mz_hf_part *part, const unsign
     char *name = mz_format("%s%s", part->bare ? "" : e->family->prefix, part->name);
     mz_hf_block *block = mz_alloc(1, sizeof *block);
     if (name == NULL || block == NULL) {
-        mz_free(name);
-        mz_free(block);
+        MZ_FREE(name, block);
         return MEZZO_ERR_MEMORY;
     }
     mz_hf_order order = part->order;

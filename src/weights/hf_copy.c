@@ -136,13 +136,9 @@ mezzo_status mz_hf_list_create(size_t cap, mz_hf_list *out) {
 
 void mz_hf_list_free(mz_hf_list *list) {
     for (size_t i = 0; i < list->count; i++) {
-        mz_free(list->tensors[i].blocks);
-        mz_free(list->names[i]);
+        MZ_FREE(list->tensors[i].blocks, list->names[i]);
     }
-    mz_free(list->items);
-    mz_free(list->tensors);
-    mz_free(list->names);
-    mz_free(list->shapes);
+    MZ_FREE(list->items, list->tensors, list->names, list->shapes);
     *list = (mz_hf_list){0};
 }
 
@@ -151,8 +147,7 @@ mezzo_status mz_hf_list_add(mz_hf_list *list, const char *name, const mz_shape *
     size_t i = list->count;
     char *copy = i < list->cap ? mz_strdup(name) : NULL;
     if (blocks == NULL || copy == NULL) {
-        mz_free(blocks);
-        mz_free(copy);
+        MZ_FREE(blocks, copy);
         return i < list->cap ? MEZZO_ERR_MEMORY : mz_fail(MEZZO_ERR_INVALID, "%s: no room for it in the list", name);
     }
     list->count++;

@@ -52,7 +52,6 @@ void mz_new_folder_end(mz_new_folder *folder) {
             mz_fail(MEZZO_ERR_IO, "%s", message); // restores the first error's message
         mz_free(message);
     }
-    mz_free(folder->path);
-    mz_free(folder->staged);
+    MZ_FREE(folder->path, folder->staged);
     *folder = (mz_new_folder){0};
 }

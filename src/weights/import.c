@@ -22,8 +22,7 @@ static void close_source(mz_import *in) {
         mz_free(in->file_names[i]);
     }
     mz_gguf_close(in->gguf);
-    mz_free(in->files);
-    mz_free(in->file_names);
+    MZ_FREE(in->files, in->file_names);
     mz_map_close(&in->map);
     mz_free(in->folder);
     mz_safetensors_close(in->adapter);
@@ -308,8 +307,7 @@ static mezzo_status add_param(mz_import *in, const mz_param_spec *spec) {
     in->used += parts.count;
     blocks = NULL;
 fail:
-    mz_free(blocks);
-    mz_free(parts.items);
+    MZ_FREE(blocks, parts.items);
     return status;
 }
 

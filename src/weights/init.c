@@ -88,8 +88,7 @@ static mezzo_status import_once(const mezzo_import_options *options) {
                          options->out, options->path);
     }
 fail:
-    mz_free(line);
-    mz_free(theirs);
+    MZ_FREE(line, theirs);
     return status;
 }
 

@@ -80,8 +80,7 @@ static mezzo_status write_map(job *j, int64_t map, int64_t *built_up) {
 fail:
     mz_field_free(field);
     mz_city_free(&city);
-    mz_free(buildings);
-    mz_free(pixels);
+    MZ_FREE(buildings, pixels);
     return status;
 }
 

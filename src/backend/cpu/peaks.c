@@ -81,7 +81,6 @@ mezzo_status mz_cpu_peaks(mezzo_device *device, mz_peaks *out) {
         out->copy = streamed > plain ? streamed : plain;
     }
     bool full = src == NULL || dst == NULL;
-    mz_free(src);
-    mz_free(dst);
+    MZ_FREE(src, dst);
     return full ? MEZZO_ERR_MEMORY : MEZZO_OK;
 }

@@ -570,8 +570,7 @@ mezzo_status mz_asked_read(const char *path, mz_asked *out) {
 void mz_asked_set_free(mz_asked_set *set) {
     for (size_t i = 0; i < set->n; i++)
         mz_free(set->paths[i]);
-    mz_free(set->paths);
-    mz_free(set->files);
+    MZ_FREE(set->paths, set->files);
     *set = (mz_asked_set){0};
 }
 

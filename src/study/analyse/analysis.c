@@ -79,8 +79,7 @@ static mezzo_status make_curves(mz_analysis *a) {
         MEZZO_TRY_GOTO(status, make_curve(a, sorted + from, to - from, scratch));
     }
 fail:
-    mz_free(sorted);
-    mz_free(scratch);
+    MZ_FREE(sorted, scratch);
     return status;
 }
 
@@ -123,8 +122,7 @@ static mezzo_status fit_effects(const mz_study *s, mz_effects *e) {
     }
     if (status == MEZZO_OK)
         status = mz_ols_fit(x, y, n, k, &e->fit);
-    mz_free(x);
-    mz_free(y);
+    MZ_FREE(x, y);
     e->fitted = status == MEZZO_OK;
     if (status == MEZZO_ERR_INVALID) { // too few pairs, or a grid that varies two columns together: it is reported, and
                                        // no error

@@ -234,10 +234,6 @@ mezzo_status mz_curve_crossings(mz_curve *c, const mz_pair *pairs, size_t n, int
     fill_points(c, drawn, count, level, column);
     establish(c, medians, drawn, count, level, column);
 fail:
-    mz_free(s.start);
-    mz_free(medians);
-    mz_free(sample);
-    mz_free(column);
-    mz_free(drawn);
+    MZ_FREE(s.start, medians, sample, column, drawn);
     return status;
 }

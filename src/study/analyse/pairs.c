@@ -24,12 +24,7 @@ double mz_row_cv(const mz_study_row *row) {
 }
 
 void mz_study_free(mz_study *s) {
-    mz_free(s->where);
-    mz_free(s->rows);
-    mz_free(s->pairs);
-    mz_free(s->unequal);
-    mz_free(s->alone);
-    mz_free(s->failed);
+    MZ_FREE(s->where, s->rows, s->pairs, s->unequal, s->alone, s->failed);
     *s = (mz_study){0};
 }
 

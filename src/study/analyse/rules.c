@@ -244,9 +244,7 @@ mezzo_status mz_rules_cross_validate(const mz_pair *pairs, size_t n, int folds, 
     out->accuracy = out->n > 0 ? out->accuracy / (double)out->n : (double)NAN;
     out->log_regret = out->n > 0 ? out->log_regret / (double)out->n : (double)NAN;
 fail:
-    mz_free(sides[0]);
-    mz_free(sides[1]);
-    mz_free(fold);
+    MZ_FREE(sides[0], sides[1], fold);
     return status;
 }
 

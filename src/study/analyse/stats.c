@@ -104,9 +104,7 @@ mezzo_status mz_bootstrap(const double *x, size_t n, mz_statistic statistic, voi
     out->low = mz_quantile(values, (size_t)draws, (1 - level) / 2);
     out->high = mz_quantile(values, (size_t)draws, (1 + level) / 2);
 fail:
-    mz_free(sample);
-    mz_free(values);
-    mz_free(index);
+    MZ_FREE(sample, values, index);
     return status;
 }
 
@@ -274,9 +272,7 @@ mezzo_status mz_ols_fit(const double *x, const double *y, size_t n, size_t k, mz
         out->error[i] = out->sigma * sqrt(sum);
     }
 fail:
-    mz_free(a);
-    mz_free(b);
-    mz_free(v);
+    MZ_FREE(a, b, v);
     return status;
 }
 

@@ -448,13 +448,6 @@ mezzo_status mz_torch_trace_read(const char *path, mz_torch_trace *out) {
 
 void mz_torch_trace_free(mz_torch_trace *t) {
     json_decref(t->root);
-    mz_free(t->path);
-    mz_free(t->ops);
-    mz_free(t->events);
-    mz_free(t->regions);
-    mz_free(t->places);
-    mz_free(t->tensors);
-    mz_free(t->optimizer_at);
-    mz_free(t->compiled);
+    MZ_FREE(t->path, t->ops, t->events, t->regions, t->places, t->tensors, t->optimizer_at, t->compiled);
     *t = (mz_torch_trace){0};
 }

@@ -126,8 +126,7 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
     for (int i = 0; i < o->n_precisions; i++) {
         mz_trial_close(runners[i].trial);
         mezzo_config_free(runners[i].config);
-        mz_free(runners[i].loss);
-        mz_free(runners[i].seconds);
+        MZ_FREE(runners[i].loss, runners[i].seconds);
     }
     MEZZO_TRY(status);
     return MEZZO_OK;

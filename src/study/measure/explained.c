@@ -147,8 +147,7 @@ mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fu
             all[i++]->fused = order == 0 ? mezzo_dtype_name(left[k]->is.storage) : "folded";
         k += order >= 0;
     }
-    mz_free(all);
-    mz_free(left);
+    MZ_FREE(all, left);
     return status;
 }
 

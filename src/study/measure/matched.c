@@ -56,8 +56,7 @@ static mezzo_status find_slope(const double *losses, int64_t steps, double *slop
         status = mz_ols_fit(x, y, n, 2, &fit);
         *slope = fit.beta[1];
     }
-    mz_free(x);
-    mz_free(y);
+    MZ_FREE(x, y);
     return status;
 }
 

@@ -247,8 +247,7 @@ mezzo_status mz_rig_gradient(mz_rig *rig, mz_gradient *out) {
 }
 
 void mz_gradient_free(mz_gradient *gradient) {
-    mz_free(gradient->values);
-    mz_free(gradient->weights);
+    MZ_FREE(gradient->values, gradient->weights);
     *gradient = (mz_gradient){0};
 }
 

@@ -12,8 +12,7 @@ typedef struct search {
 } search;
 
 void mz_per_op_free(mz_per_op *p) {
-    mz_free(p->modules);
-    mz_free(p->kept);
+    MZ_FREE(p->modules, p->kept);
     *p = (mz_per_op){0};
 }
 
@@ -212,8 +211,7 @@ mezzo_status mz_per_op_find(const mz_per_op_options *o, mz_per_op *out) {
     if (status == MEZZO_OK)
         status = find(&s);
     mezzo_device_close(s.device);
-    mz_free(s.overrides);
-    mz_free(s.trying);
+    MZ_FREE(s.overrides, s.trying);
     return status;
 }
 

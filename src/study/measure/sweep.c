@@ -462,9 +462,6 @@ mezzo_status mz_sweep(mezzo_device *device, const mz_sweep_options *options, mz_
         mz_file_discard(s.file);
     if (s.lock >= 0)
         close(s.lock);
-    mz_free(s.env);
-    mz_free(s.shapes);
-    mz_free(s.order);
-    mz_free(s.done);
+    MZ_FREE(s.env, s.shapes, s.order, s.done);
     return status;
 }

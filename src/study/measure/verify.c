@@ -100,8 +100,7 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
 
 static void close_side(side *s) {
     mz_trial_close(s->trial);
-    mz_free(s->losses);
-    mz_free(s->kept);
+    MZ_FREE(s->losses, s->kept);
     *s = (side){0};
 }
 

@@ -284,12 +284,9 @@ void mz_run_log_free(mz_run_log *log) {
     for (size_t i = 0; i < log->n_texts; i++) {
         for (size_t k = 0; k < log->texts[i].n; k++)
             mz_free(log->texts[i].items[k].text);
-        mz_free(log->texts[i].items);
-        mz_free(log->texts[i].name);
+        MZ_FREE(log->texts[i].items, log->texts[i].name);
     }
-    mz_free(log->series);
-    mz_free(log->texts);
-    mz_free(log->folder);
+    MZ_FREE(log->series, log->texts, log->folder);
     mz_health_end(&log->health);
     *log = (mz_run_log){0};
 }

@@ -58,8 +58,7 @@ mezzo_status mz_series_add(mz_series *s, int64_t step, double value) {
 }
 
 void mz_series_free(mz_series *s) {
-    mz_free(s->name);
-    mz_free(s->stretches);
+    MZ_FREE(s->name, s->stretches);
     *s = (mz_series){0};
 }
 
