@@ -94,10 +94,8 @@ static mezzo_status order_vocab(const char *where, const json_t *object, const c
     size_t n = json_object_size(object);
     const char *key;
     json_t *value;
-    *texts = mz_alloc(n + 1, sizeof **texts);
-    *lengths = mz_alloc(n + 1, sizeof **lengths);
-    if (!*texts || !*lengths)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(*texts, n + 1));
+    MEZZO_TRY(MZ_NEW(*lengths, n + 1));
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
         json_int_t number = json_is_integer(value) ? json_integer_value(value) : -1;
         if (number < 0 || (size_t)number >= n)

@@ -496,10 +496,8 @@ static mezzo_status find_answers(search *s, range **out, size_t *n) {
     size_t most = count;
     if (spans->generation)
         find_generated(&s->all->text, NULL, &most);
-    *out = mz_alloc(most + 1, sizeof **out);
-    s->turns = mz_alloc(count + 1, sizeof *s->turns);
-    if (*out == NULL || s->turns == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(*out, most + 1));
+    MEZZO_TRY(MZ_NEW(s->turns, count + 1));
     for (size_t i = 0; i < count && spans->generation; i++)
         if (is_left_out(json_array_get(s->messages, i)))
             return mz_fail(MEZZO_ERR_INVALID,

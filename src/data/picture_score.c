@@ -131,10 +131,8 @@ static mezzo_status start(scoring *s) {
         return mz_fail(MEZZO_ERR_INVALID, "%s: not a folder of predictions, nor \"mean\" or \"free-space\"",
                        o->predicted);
     const size_t n = (size_t)(s->p.size * s->p.size);
-    s->predicted = mz_alloc(n, sizeof *s->predicted);
-    s->truth = mz_alloc(n, sizeof *s->truth);
-    if (s->predicted == NULL || s->truth == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->predicted, n));
+    MEZZO_TRY(MZ_NEW(s->truth, n));
     mz_text_addf(&s->csv, "name,nmse,rmse,psnr,ssim\n");
     MEZZO_TRY(s->csv.status);
     return s->mean ? predict_mean(&s->p, s->predicted) : MEZZO_OK;

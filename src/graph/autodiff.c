@@ -645,10 +645,8 @@ static void mark_needs(tape *t) {
 
 static mezzo_status open_tape(tape *t) {
     const size_t n = t->g->n_values + 1;
-    t->grad = mz_alloc(n, sizeof *t->grad);
-    t->needs = mz_alloc(n, sizeof *t->needs);
-    if (!t->grad || !t->needs)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(t->grad, n));
+    MEZZO_TRY(MZ_NEW(t->needs, n));
     for (size_t i = 0; i < n; ++i)
         t->grad[i] = -1;
     return MEZZO_OK;

@@ -69,11 +69,9 @@ static mezzo_status index_names(mezzo_onnx *onnx) {
     if (most > UINT32_MAX / 4)
         return mz_fail(MEZZO_ERR_FORMAT, "it has too many names");
     onnx->n_slots = 2 * most + 1;
-    onnx->values = mz_alloc(most + 1, sizeof *onnx->values);
-    onnx->slots = mz_alloc(onnx->n_slots, sizeof *onnx->slots);
-    onnx->recognized = mz_alloc(mz_onnx_idiom_count(), sizeof *onnx->recognized);
-    if (!onnx->values || !onnx->slots || !onnx->recognized)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(onnx->values, most + 1));
+    MEZZO_TRY(MZ_NEW(onnx->slots, onnx->n_slots));
+    MEZZO_TRY(MZ_NEW(onnx->recognized, mz_onnx_idiom_count()));
     for (size_t i = 0; i < graph->n_initializer; i++)
         add(onnx, graph->initializer[i]->name); // it becomes value i
     if (onnx->n_values != graph->n_initializer)

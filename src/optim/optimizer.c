@@ -59,11 +59,9 @@ static mezzo_status choose_members(mezzo_optimizer *opt, const mezzo_optimizer_o
     MEZZO_TRY(check_patterns(opt->params, o, "optimizer"));
     for (int g = 0; g < o->n_groups; g++)
         MEZZO_TRY(check_patterns(opt->params, &o->groups[g], "optimizer groups"));
-    opt->index = mz_alloc((size_t)count + 1, sizeof *opt->index);
-    opt->group_of = mz_alloc((size_t)count + 1, sizeof *opt->group_of);
-    opt->begin = mz_alloc((size_t)count + 1, sizeof *opt->begin);
-    if (opt->index == NULL || opt->group_of == NULL || opt->begin == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(opt->index, (size_t)count + 1));
+    MEZZO_TRY(MZ_NEW(opt->group_of, (size_t)count + 1));
+    MEZZO_TRY(MZ_NEW(opt->begin, (size_t)count + 1));
     for (int i = 0; i < count; i++) {
         const mz_param *p = &opt->params->list[i];
         if (p->frozen || !owns(o, p->name, p->shape.rank))

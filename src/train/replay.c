@@ -104,11 +104,9 @@ mezzo_status mz_replay_open(mz_training *run) {
     if (mz_replay_updates(run))
         MEZZO_TRY(open_update(run));
     for (int pass = 0; pass < MZ_REPLAY_PASSES; pass++) {
-        r->losses[pass] = mz_alloc((size_t)run->config.grad_accum, sizeof *r->losses[pass]);
-        r->before[pass] = mz_alloc(r->n_gradients + 1, sizeof *r->before[pass]);
-        r->after[pass] = mz_alloc(r->update.n_parts + 1, sizeof *r->after[pass]);
-        if (r->losses[pass] == NULL || r->before[pass] == NULL || r->after[pass] == NULL)
-            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        MEZZO_TRY(MZ_NEW(r->losses[pass], (size_t)run->config.grad_accum));
+        MEZZO_TRY(MZ_NEW(r->before[pass], r->n_gradients + 1));
+        MEZZO_TRY(MZ_NEW(r->after[pass], r->update.n_parts + 1));
     }
     return MEZZO_OK;
 }

@@ -93,10 +93,8 @@ static void module_of(const char *parameter, char *out, size_t size) {
 
 static mezzo_status list_modules(const mezzo_params *params, mz_per_op *p) {
     const size_t most = (size_t)mezzo_params_count(params) + 1;
-    p->modules = mz_alloc(most, sizeof *p->modules);
-    p->kept = mz_alloc(most, sizeof *p->kept);
-    if (p->modules == NULL || p->kept == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(p->modules, most));
+    MEZZO_TRY(MZ_NEW(p->kept, most));
     bool embeds = false, heads = false;
     for (int i = 0; i + 1 < (int)most; i++) {
         char name[128];

@@ -119,11 +119,9 @@ static mezzo_status list_shapes(sweep *s) {
     size_t n = (size_t)o->layers.n * (size_t)o->d_model.n * (size_t)o->batch.n * (size_t)o->seq_len.n;
     if (n == 0 || o->n_precisions == 0)
         return mz_fail(MEZZO_ERR_INVALID, "the grid is empty: every axis needs a value");
-    s->shapes = mz_alloc(n, sizeof *s->shapes);
-    s->order = mz_alloc(n, sizeof *s->order);
-    s->done = mz_alloc(n * (size_t)o->n_precisions, sizeof *s->done);
-    if (s->shapes == NULL || s->order == NULL || s->done == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->shapes, n));
+    MEZZO_TRY(MZ_NEW(s->order, n));
+    MEZZO_TRY(MZ_NEW(s->done, n * (size_t)o->n_precisions));
     for (int l = 0; l < o->layers.n; l++)
         for (int d = 0; d < o->d_model.n; d++)
             for (int b = 0; b < o->batch.n; b++)

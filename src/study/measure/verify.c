@@ -77,11 +77,9 @@ static mezzo_status open_side(verifier *v, int which, mz_verify_run *out) {
         MEZZO_TRY(check_overrides(&s->facts.program));
     if (!s->facts.validates)
         return mz_fail(MEZZO_ERR_INVALID, "there is no validation data: lower data.split, or give data.val");
-    s->losses = mz_alloc((size_t)s->facts.steps, sizeof *s->losses);
-    out->losses = mz_alloc((size_t)s->facts.steps, sizeof *out->losses);
-    out->turns = mz_alloc((size_t)s->facts.steps, sizeof *out->turns);
-    if (s->losses == NULL || out->losses == NULL || out->turns == NULL)
-        return MEZZO_ERR_MEMORY;
+    MEZZO_TRY(MZ_NEW(s->losses, (size_t)s->facts.steps));
+    MEZZO_TRY(MZ_NEW(out->losses, (size_t)s->facts.steps));
+    MEZZO_TRY(MZ_NEW(out->turns, (size_t)s->facts.steps));
     for (int64_t i = 0; i < s->facts.steps; i++)
         out->losses[i] = (double)NAN;
     const mz_examples *examples = mz_trial_examples(s->trial);
