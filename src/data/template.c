@@ -6,7 +6,7 @@ static leaving run(machine *m, const nodes *body, environment *e);
 // --- variables ------------------------------------------------------------------------------------------------------
 static const value *resolve(machine *m, const char *name, size_t n) {
     const value *is = mz_tpl_member_named(m, m->values, name, n);
-    const callee *row = is == NULL ? mz_tpl_function(name, n) : NULL;
+    const callee *row = is == NULL ? mz_tpl_function(m, name, n) : NULL;
     if (row == NULL)
         return is;
     value *f = mz_tpl_new_value(m, FUNCTION);

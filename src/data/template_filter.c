@@ -448,8 +448,8 @@ static bool by_place(const arguments *a, size_t i) {
 
 static const callee *row_named(machine *m, const value *name, bool filter) {
     const callee *row = name->kind != STRING ? NULL
-                        : filter             ? mz_tpl_filter(name->text, name->length)
-                                             : mz_tpl_test(name->text, name->length);
+                        : filter             ? mz_tpl_filter(m, name->text, name->length)
+                                             : mz_tpl_test(m, name->text, name->length);
     if (row == NULL)
         refuse(m, MEZZO_ERR_FORMAT, "there is no %s of this name", filter ? "filter" : "test");
     return row;
@@ -513,68 +513,45 @@ static const value *or_default(machine *m, const value *v, const value **a) {
     return v->kind == UNDEFINED || (boolean && !mz_tpl_is_true(v)) ? other : v;
 }
 
-static const callee filters[] = {RUNS("abs", "", 0, absolute),
-                                 RUNS("batch", "linecount fill_with", 1, batch),
-                                 RUNS_AS("capitalize", "", 0, cased, CASE_CAPITALIZE),
-                                 RUNS("count", "", 0, length),
-                                 RUNS("d", "default_value boolean", 0, or_default),
-                                 RUNS("default", "default_value boolean", 0, or_default),
-                                 RUNS("dictsort", "case_sensitive by reverse", 0, dict_sort),
-                                 RUNS("first", "", 0, first),
-                                 RUNS("float", "default", 0, to_float),
-                                 RUNS("indent", "width first blank", 0, indent),
-                                 RUNS("int", "default base", 0, to_int),
-                                 RUNS("items", "", 0, items_of),
-                                 RUNS("join", "d attribute", 0, join),
-                                 RUNS("last", "", 0, last),
-                                 RUNS("length", "", 0, length),
-                                 RUNS("list", "", 0, to_list),
-                                 RUNS_AS("lower", "", 0, cased, CASE_LOWER),
-                                 BINDS("map", map, 0),
-                                 RUNS_AS("max", "case_sensitive attribute", 0, extreme, 1),
-                                 RUNS_AS("min", "case_sensitive attribute", 0, extreme, -1),
-                                 BINDS("reject", select_by, 0),
-                                 BINDS("rejectattr", select_by, BY_ATTRIBUTE),
-                                 RUNS("replace", "old new count", 2, replace),
-                                 RUNS("reverse", "", 0, reverse),
-                                 RUNS("round", "precision method", 0, rounded),
-                                 BINDS("select", select_by, SELECT),
-                                 BINDS("selectattr", select_by, SELECT | BY_ATTRIBUTE),
-                                 RUNS("sort", "reverse case_sensitive attribute", 0, sort),
-                                 RUNS("string", "", 0, string),
-                                 RUNS("sum", "attribute start", 0, sum),
-                                 RUNS_AS("title", "", 0, cased, CASE_JINJA_TITLE),
-                                 RUNS("tojson", "ensure_ascii indent separators sort_keys", 0, mz_tpl_to_json),
-                                 RUNS("trim", "chars", 0, trim),
-                                 RUNS("unique", "case_sensitive attribute", 0, unique),
-                                 RUNS_AS("upper", "", 0, cased, CASE_UPPER),
-                                 RUNS("wordcount", "", 0, word_count),
-                                 NOT_SUPPORTED("attr"),
-                                 NOT_SUPPORTED("center"),
-                                 NOT_SUPPORTED("e"),
-                                 NOT_SUPPORTED("escape"),
-                                 NOT_SUPPORTED("filesizeformat"),
-                                 NOT_SUPPORTED("forceescape"),
-                                 NOT_SUPPORTED("format"),
-                                 NOT_SUPPORTED("groupby"),
-                                 NOT_SUPPORTED("pprint"),
-                                 NOT_SUPPORTED("random"),
-                                 NOT_SUPPORTED("safe"),
-                                 NOT_SUPPORTED("slice"),
-                                 NOT_SUPPORTED("striptags"),
-                                 NOT_SUPPORTED("truncate"),
-                                 NOT_SUPPORTED("urlencode"),
-                                 NOT_SUPPORTED("urlize"),
-                                 NOT_SUPPORTED("wordwrap"),
-                                 NOT_SUPPORTED("xmlattr")};
+static const callee filters[] = {
+    RUNS("abs", "", 0, absolute),
+    RUNS("batch", "linecount fill_with", 1, batch),
+    RUNS_AS("capitalize", "", 0, cased, CASE_CAPITALIZE),
+    RUNS("d default", "default_value boolean", 0, or_default),
+    RUNS("dictsort", "case_sensitive by reverse", 0, dict_sort),
+    RUNS("first", "", 0, first),
+    RUNS("float", "default", 0, to_float),
+    RUNS("indent", "width first blank", 0, indent),
+    RUNS("int", "default base", 0, to_int),
+    RUNS("items", "", 0, items_of),
+    RUNS("join", "d attribute", 0, join),
+    RUNS("last", "", 0, last),
+    RUNS("count length", "", 0, length),
+    RUNS("list", "", 0, to_list),
+    RUNS_AS("lower", "", 0, cased, CASE_LOWER),
+    BINDS("map", map, 0),
+    RUNS_AS("max", "case_sensitive attribute", 0, extreme, 1),
+    RUNS_AS("min", "case_sensitive attribute", 0, extreme, -1),
+    BINDS("reject", select_by, 0),
+    BINDS("rejectattr", select_by, BY_ATTRIBUTE),
+    RUNS("replace", "old new count", 2, replace),
+    RUNS("reverse", "", 0, reverse),
+    RUNS("round", "precision method", 0, rounded),
+    BINDS("select", select_by, SELECT),
+    BINDS("selectattr", select_by, SELECT | BY_ATTRIBUTE),
+    RUNS("sort", "reverse case_sensitive attribute", 0, sort),
+    RUNS("string", "", 0, string),
+    RUNS("sum", "attribute start", 0, sum),
+    RUNS_AS("title", "", 0, cased, CASE_JINJA_TITLE),
+    RUNS("tojson", "ensure_ascii indent separators sort_keys", 0, mz_tpl_to_json),
+    RUNS("trim", "chars", 0, trim),
+    RUNS("unique", "case_sensitive attribute", 0, unique),
+    RUNS_AS("upper", "", 0, cased, CASE_UPPER),
+    RUNS("wordcount", "", 0, word_count),
+    NOT_SUPPORTED("attr center e escape filesizeformat forceescape format groupby pprint random safe slice striptags "
+                  "truncate urlencode urlize wordwrap xmlattr"),
+    {0}};
 
-const callee *mz_tpl_row(const callee *rows, size_t count, const char *name, size_t n) {
-    for (size_t i = 0; i < count; i++)
-        if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0)
-            return &rows[i];
-    return NULL;
-}
-
-const callee *mz_tpl_filter(const char *name, size_t n) {
-    return mz_tpl_row(filters, MZ_COUNT(filters), name, n);
+const callee *mz_tpl_filter(machine *m, const char *name, size_t n) {
+    return mz_tpl_row(m, filters, name, n);
 }

@@ -62,7 +62,7 @@ typedef struct arguments {
 
 typedef const value *called(machine *m, const value *self, const value **a);
 typedef struct callee { // a filter, a test, a method or a function
-    const char *name;
+    const char *name;   // or several: "eq equalto =="
     const char *params; // "a b c"; "/…": by position only; NULL: any, which it binds itself
     size_t required;
     called *run; // one of the next three runs it; if all are NULL it is not supported
@@ -343,11 +343,11 @@ const value *mz_tpl_to_json(machine *m, const value *v, const value **a); // the
 const value *mz_tpl_time(machine *m, const value *format);
 
 // --- calls: template_method.c, template_filter.c, template_test.c
-const callee *mz_tpl_filter(const char *name, size_t n); // NULL: there is none of that name
-const callee *mz_tpl_test(const char *name, size_t n);
-const callee *mz_tpl_row(const callee *rows, size_t count, const char *name, size_t n); // NULL: there is none of that
-                                                                                        // name
-const callee *mz_tpl_function(const char *name, size_t n);
+const callee *mz_tpl_filter(machine *m, const char *name, size_t n); // NULL: there is none of that name
+const callee *mz_tpl_test(machine *m, const char *name, size_t n);
+const callee *mz_tpl_function(machine *m, const char *name, size_t n);
+// Finds the row that has this name among its names, and gives it this one; the last row has none. NULL: there is none.
+const callee *mz_tpl_row(machine *m, const callee *rows, const char *name, size_t n);
 const value *mz_tpl_call_row(machine *m, const char *what, const callee *row, const value *self, const arguments *a);
 const value *mz_tpl_getattr(machine *m, const value *v, const char *name, size_t n);
 const value *mz_tpl_getitem(machine *m, const value *v, const value *key);
@@ -357,7 +357,6 @@ int64_t mz_tpl_int(machine *m, const value *v, int64_t other); // NULL: `other`
 const value *mz_tpl_cased(machine *m, const value *v, int how);
 enum { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITALIZE, CASE_SWAP, CASE_JINJA_TITLE };
 const value *mz_tpl_split_lines(machine *m, const value *v, bool keep);
-extern const callee mz_tpl_text_methods[], mz_tpl_map_methods[], mz_tpl_list_methods[];
 const value *mz_tpl_replace(machine *m, const value *v, const value *what, const value *with, int64_t count);
 const value *mz_tpl_strip(machine *m, const value *v, const value *set, bool left, bool right);
 const value *mz_tpl_join(machine *m, const value *by, const value *items, bool any);

@@ -9,16 +9,29 @@ static void wrong_arguments(machine *m, const char *what, const callee *row, con
     refuse(m, MEZZO_ERR_FORMAT, "%s %s: %s", what, row->name, why);
 }
 
-// Returns the index of a parameter's name; -1: none.
-static int place_of(const char *params, const char *name, size_t n) {
+// Returns the index of a name in "a b c"; -1: none.
+static int place_of(const char *names, const char *name, size_t n) {
     int i = 0;
-    for (const char *p = params; *p != '\0'; i++) {
+    for (const char *p = names; *p != '\0'; i++) {
         size_t k = strcspn(p, " ");
         if (k == n && memcmp(p, name, n) == 0)
             return i;
         p += k + (p[k] == ' ');
     }
     return -1;
+}
+
+const callee *mz_tpl_row(machine *m, const callee *rows, const char *name, size_t n) {
+    for (; rows->name != NULL; rows++)
+        if (place_of(rows->name, name, n) >= 0) {
+            callee *own = rows->name[n] != '\0' ? mz_tpl_room(m, sizeof *own + n) : NULL;
+            if (own == NULL)
+                return rows;
+            *own = *rows;
+            own->name = memcpy(own + 1, name, n);
+            return own;
+        }
+    return NULL;
 }
 
 const value *mz_tpl_call_row(machine *m, const char *what, const callee *row, const value *self, const arguments *a) {
@@ -386,54 +399,39 @@ static const value *is_cased(machine *m, const value *v, const value **a, int wh
     return mz_tpl_truth(some);
 }
 
-const callee mz_tpl_text_methods[] = {RUNS_AS("strip", "/chars", 0, strip, LEFT | RIGHT),
-                                      RUNS_AS("lstrip", "/chars", 0, strip, LEFT),
-                                      RUNS_AS("rstrip", "/chars", 0, strip, RIGHT),
-                                      RUNS_AS("upper", "", 0, cased, CASE_UPPER),
-                                      RUNS_AS("lower", "", 0, cased, CASE_LOWER),
-                                      RUNS_AS("title", "", 0, cased, CASE_TITLE),
-                                      RUNS_AS("capitalize", "", 0, cased, CASE_CAPITALIZE),
-                                      RUNS_AS("swapcase", "", 0, cased, CASE_SWAP),
-                                      RUNS_AS("split", "sep maxsplit", 0, split, LEFT),
-                                      RUNS_AS("rsplit", "sep maxsplit", 0, split, RIGHT),
-                                      RUNS("splitlines", "keepends", 0, splitlines),
-                                      RUNS("replace", "/old new count", 2, replace),
-                                      RUNS_AS("startswith", "/prefix start end", 1, has_side, LEFT),
-                                      RUNS_AS("endswith", "/suffix start end", 1, has_side, RIGHT),
-                                      RUNS_AS("removeprefix", "/prefix", 1, without_side, LEFT),
-                                      RUNS_AS("removesuffix", "/suffix", 1, without_side, RIGHT),
-                                      RUNS_AS("find", "/sub start end", 1, find, LEFT),
-                                      RUNS_AS("rfind", "/sub start end", 1, find, RIGHT),
-                                      RUNS_AS("index", "/sub start end", 1, text_index, LEFT),
-                                      RUNS_AS("rindex", "/sub start end", 1, text_index, RIGHT),
-                                      RUNS("count", "/sub start end", 1, text_count),
-                                      RUNS("join", "/items", 1, join),
-                                      RUNS("partition", "/sep", 1, partition),
-                                      RUNS_AS("isdigit", "", 0, is_class, DIGIT),
-                                      RUNS_AS("isalpha", "", 0, is_class, ALPHA),
-                                      RUNS_AS("isalnum", "", 0, is_class, ALNUM),
-                                      RUNS("isspace", "", 0, is_blank),
-                                      RUNS_AS("isupper", "", 0, is_cased, UPPER),
-                                      RUNS_AS("islower", "", 0, is_cased, LOWER),
-                                      NOT_SUPPORTED("casefold"),
-                                      NOT_SUPPORTED("center"),
-                                      NOT_SUPPORTED("encode"),
-                                      NOT_SUPPORTED("expandtabs"),
-                                      NOT_SUPPORTED("format"),
-                                      NOT_SUPPORTED("format_map"),
-                                      NOT_SUPPORTED("isascii"),
-                                      NOT_SUPPORTED("isdecimal"),
-                                      NOT_SUPPORTED("isidentifier"),
-                                      NOT_SUPPORTED("isnumeric"),
-                                      NOT_SUPPORTED("isprintable"),
-                                      NOT_SUPPORTED("istitle"),
-                                      NOT_SUPPORTED("ljust"),
-                                      NOT_SUPPORTED("maketrans"),
-                                      NOT_SUPPORTED("rjust"),
-                                      NOT_SUPPORTED("rpartition"),
-                                      NOT_SUPPORTED("translate"),
-                                      NOT_SUPPORTED("zfill"),
-                                      {0}};
+static const callee text_methods[] = {
+    RUNS_AS("strip", "/chars", 0, strip, LEFT | RIGHT),
+    RUNS_AS("lstrip", "/chars", 0, strip, LEFT),
+    RUNS_AS("rstrip", "/chars", 0, strip, RIGHT),
+    RUNS_AS("upper", "", 0, cased, CASE_UPPER),
+    RUNS_AS("lower", "", 0, cased, CASE_LOWER),
+    RUNS_AS("title", "", 0, cased, CASE_TITLE),
+    RUNS_AS("capitalize", "", 0, cased, CASE_CAPITALIZE),
+    RUNS_AS("swapcase", "", 0, cased, CASE_SWAP),
+    RUNS_AS("split", "sep maxsplit", 0, split, LEFT),
+    RUNS_AS("rsplit", "sep maxsplit", 0, split, RIGHT),
+    RUNS("splitlines", "keepends", 0, splitlines),
+    RUNS("replace", "/old new count", 2, replace),
+    RUNS_AS("startswith", "/prefix start end", 1, has_side, LEFT),
+    RUNS_AS("endswith", "/suffix start end", 1, has_side, RIGHT),
+    RUNS_AS("removeprefix", "/prefix", 1, without_side, LEFT),
+    RUNS_AS("removesuffix", "/suffix", 1, without_side, RIGHT),
+    RUNS_AS("find", "/sub start end", 1, find, LEFT),
+    RUNS_AS("rfind", "/sub start end", 1, find, RIGHT),
+    RUNS_AS("index", "/sub start end", 1, text_index, LEFT),
+    RUNS_AS("rindex", "/sub start end", 1, text_index, RIGHT),
+    RUNS("count", "/sub start end", 1, text_count),
+    RUNS("join", "/items", 1, join),
+    RUNS("partition", "/sep", 1, partition),
+    RUNS_AS("isdigit", "", 0, is_class, DIGIT),
+    RUNS_AS("isalpha", "", 0, is_class, ALPHA),
+    RUNS_AS("isalnum", "", 0, is_class, ALNUM),
+    RUNS("isspace", "", 0, is_blank),
+    RUNS_AS("isupper", "", 0, is_cased, UPPER),
+    RUNS_AS("islower", "", 0, is_cased, LOWER),
+    NOT_SUPPORTED("casefold center encode expandtabs format format_map isascii isdecimal isidentifier isnumeric "
+                  "isprintable istitle ljust maketrans rjust rpartition translate zfill"),
+    {0}};
 
 // --- maps and lists -------------------------------------------------------------------------------------------------
 static const value *get(machine *m, const value *v, const value **a) {
@@ -481,11 +479,13 @@ static const value *same(machine *m, const value *v, const value **a) {
     return v;
 }
 
-const callee mz_tpl_map_methods[] = {
-    RUNS("get", "/key default", 1, get), RUNS("items", "", 0, items), RUNS("keys", "", 0, keys),
-    RUNS("values", "", 0, values),       RUNS("copy", "", 0, same),   NOT_SUPPORTED("clear"),
-    NOT_SUPPORTED("fromkeys"),           NOT_SUPPORTED("pop"),        NOT_SUPPORTED("popitem"),
-    NOT_SUPPORTED("setdefault"),         NOT_SUPPORTED("update"),     {0}};
+static const callee map_methods[] = {RUNS("get", "/key default", 1, get),
+                                     RUNS("items", "", 0, items),
+                                     RUNS("keys", "", 0, keys),
+                                     RUNS("values", "", 0, values),
+                                     RUNS("copy", "", 0, same),
+                                     NOT_SUPPORTED("clear fromkeys pop popitem setdefault update"),
+                                     {0}};
 
 static int64_t list_place(machine *m, const value *v, const value *what, int64_t *count) {
     int64_t first = -1;
@@ -510,43 +510,33 @@ static const value *list_count(machine *m, const value *v, const value **a) {
     return mz_tpl_integer(m, count);
 }
 
-const callee mz_tpl_list_methods[] = {RUNS("index", "/value start end", 1, list_index),
+static const callee list_methods[] = {RUNS("index", "/value start end", 1, list_index),
                                       RUNS("count", "/value", 1, list_count),
                                       RUNS("copy", "", 0, same),
-                                      NOT_SUPPORTED("append"),
-                                      NOT_SUPPORTED("clear"),
-                                      NOT_SUPPORTED("extend"),
-                                      NOT_SUPPORTED("insert"),
-                                      NOT_SUPPORTED("pop"),
-                                      NOT_SUPPORTED("remove"),
-                                      NOT_SUPPORTED("reverse"),
-                                      NOT_SUPPORTED("sort"),
+                                      NOT_SUPPORTED("append clear extend insert pop remove reverse sort"),
                                       {0}};
 
 // --- members --------------------------------------------------------------------------------------------------------
 static const value *method_of(machine *m, const value *v, const char *name, size_t n) {
-    static const char *const others[] = {"real",       "imag",      "numerator",       "denominator", "conjugate",
-                                         "bit_length", "hex",       "to_bytes",        "from_bytes",  "fromhex",
-                                         "is_integer", "bit_count", "as_integer_ratio"};
-    const callee *row = v->kind == STRING       ? mz_tpl_text_methods
-                        : v->kind == MAP        ? mz_tpl_map_methods
-                        : mz_tpl_is_sequence(v) ? mz_tpl_list_methods
-                                                : NULL;
-    for (; row != NULL && row->name != NULL; row++)
-        if (strlen(row->name) == n && memcmp(row->name, name, n) == 0) {
-            if (v->kind == TUPLE && row->run != list_index && row->run != list_count)
-                return NULL;
-            value *method = mz_tpl_new_value(m, METHOD);
-            if (method == NULL)
-                return &mz_tpl_undefined;
-            method->callee = row;
-            method->self = v;
-            return method;
-        }
-    for (size_t i = 0; mz_tpl_is_number(v) && i < MZ_COUNT(others); i++)
-        if (strlen(others[i]) == n && memcmp(others[i], name, n) == 0)
-            refuse(m, MEZZO_ERR_UNSUPPORTED, "the member %s of a number is not supported", others[i]);
-    return NULL;
+    static const char of_numbers[] = "real imag numerator denominator conjugate bit_length hex to_bytes from_bytes "
+                                     "fromhex is_integer bit_count as_integer_ratio";
+    static const callee none[1];
+    const callee *row = mz_tpl_row(m,
+                                   v->kind == STRING       ? text_methods
+                                   : v->kind == MAP        ? map_methods
+                                   : mz_tpl_is_sequence(v) ? list_methods
+                                                           : none,
+                                   name, n);
+    if (mz_tpl_is_number(v) && place_of(of_numbers, name, n) >= 0)
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "the member %.*s of a number is not supported", (int)n, name);
+    if (row == NULL || (v->kind == TUPLE && row->run != list_index && row->run != list_count))
+        return NULL;
+    value *method = mz_tpl_new_value(m, METHOD);
+    if (method == NULL)
+        return &mz_tpl_undefined;
+    method->callee = row;
+    method->self = v;
+    return method;
 }
 
 // Returns an object's own member of that name, which precedes its keys; NULL: none.

@@ -297,7 +297,7 @@ static node *filter(machine *m, node *of) {
     need_name(m, x);
     if (kind(m) == T_DOT)
         refuse(m, MEZZO_ERR_FORMAT, "no filter has a name with dots");
-    x->callee = mz_tpl_filter(x->name, x->length);
+    x->callee = mz_tpl_filter(m, x->name, x->length);
     if (m->status == MEZZO_OK && x->callee == NULL)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "there is no filter %s", mz_quote_bytes(x->name, x->length).text);
     if (kind(m) == T_LPAREN)
@@ -311,7 +311,7 @@ static node *test(machine *m, node *of) {
     const bool negated = skip_word(m, "not");
     node *x = operation(m, TEST, negated, of, NULL);
     need_name(m, x);
-    x->callee = mz_tpl_test(x->name, x->length);
+    x->callee = mz_tpl_test(m, x->name, x->length);
     if (m->status == MEZZO_OK && x->callee == NULL)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "there is no test %s", mz_quote_bytes(x->name, x->length).text);
     const token_kind k = kind(m);
