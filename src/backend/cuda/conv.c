@@ -287,13 +287,11 @@ const mz_kernel mz_cuda_conv2d_dx_strided = {"conv2d_dx_strided__product", prepa
 #ifdef MZ_CUDA_HAS_CUDNN
 
 // Holds the key of a plan; it is compared byte by byte, so zero it first.
-// Holds the key of a plan; it is compared byte by byte, so zero it first.
 typedef struct shape {
     int64_t b, h, w, c, n, r, s, depth, p, q; // as mz_cu_conv's
     int64_t stride, before, after;
     int32_t op, operand, result, bias; // mezzo_dtypes; bias 0: none
     int32_t engines;
-    int32_t rounds; // the result is FP32 of 16-bit operands
 } shape;
 
 enum { X = 1, W, Y, BIAS }; // ids of the tensors that have memory
@@ -339,29 +337,17 @@ typedef struct names {
 } names;
 
 static names names_of(mz_op op) {
-    if (op == MZ_OP_conv2d)
-        return (names){CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
-    if (op == MZ_OP_conv2d_dx)
-        return (names){CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
-    return (names){CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-                   CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+#define NAMES(operation, prefix, x, w, y)                                                                              \
+    (names) {                                                                                                          \
+        CUDNN_BACKEND_OPERATION_CONVOLUTION_##operation##_DESCRIPTOR,                                                  \
+            CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_BETA,       \
+            CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##x,    \
+            CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##w, CUDNN_ATTR_OPERATION_CONVOLUTION_##prefix##_##y           \
+    }
+    return op == MZ_OP_conv2d      ? NAMES(FORWARD, FORWARD, X, W, Y)
+           : op == MZ_OP_conv2d_dx ? NAMES(BACKWARD_DATA, BWD_DATA, DX, W, DY)
+                                   : NAMES(BACKWARD_FILTER, BWD_FILTER, X, DW, DY);
+#undef NAMES
 }
 
 static void convolve(mz_cudnn_graph *g, const shape *s, mz_cudnn_tensor x, mz_cudnn_tensor w, mz_cudnn_tensor y) {
@@ -377,15 +363,15 @@ static void convolve(mz_cudnn_graph *g, const shape *s, mz_cudnn_tensor x, mz_cu
     mz_cudnn_operation(g, d, "a convolution");
 }
 
-// Builds the graph. The result is the third of the tensors; with a bias, or where it has another format than the
-// operands, the product leaves the sum in FP32 and an element-wise operation writes it.
+// Builds the graph. The result is the third of the tensors; with a bias the product leaves the sum in FP32, and an
+// element-wise operation adds the bias.
 static void build(mz_cudnn_graph *g, const void *key) {
     const shape *s = key;
     const image x = image_of(s->b, s->h, s->w, s->c), w = image_of(s->n, s->r, s->s, s->depth),
                 y = image_of(s->b, s->p, s->q, s->n), bias = image_of(1, 1, 1, s->n);
     const int result = s->op == MZ_OP_conv2d ? Y : s->op == MZ_OP_conv2d_dx ? X : W;
     const image *all[] = {[X] = &x, [W] = &w, [Y] = &y};
-    const bool after = s->bias != 0 || s->rounds;
+    const bool after = s->bias != 0;
     mz_cudnn_tensor tensors[Y + 1], sum = NULL;
     mz_cudnn_take(g, (mz_cudnn_engines)s->engines);
     for (int i = X; i <= Y; i++)
@@ -394,11 +380,9 @@ static void build(mz_cudnn_graph *g, const void *key) {
         sum = mz_cudnn_virtual(g, CUDNN_DATA_FLOAT, all[result]->size, all[result]->stride);
     convolve(g, s, result == X && after ? sum : tensors[X], result == W && after ? sum : tensors[W],
              result == Y && after ? sum : tensors[Y]);
-    if (s->bias != 0)
+    if (after)
         mz_cudnn_pointwise(g, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, sum, stored(g, BIAS, s->bias, &bias), NULL, -1,
                            tensors[result]);
-    else if (after)
-        mz_cudnn_pointwise(g, CUDNN_POINTWISE_IDENTITY, CUDNN_DATA_FLOAT, sum, NULL, NULL, -1, tensors[result]);
 }
 
 // --- which graph a call becomes ------------------------------------------------------------------------------------
@@ -432,22 +416,16 @@ static void measures(const mz_call *call, shape *s) {
 }
 
 // Chooses formats. Operands of 16 bits give results in their own format. For an FP32 result they are widened and
-// multiplied as TF32, which represents them exactly; `compiled` requests an engine that writes FP32 instead, which
-// cuDNN compiles at run time.
-static const char *formats(const mz_cuda_device *cuda, const mz_call *call, bool compiled, route *r) {
+// multiplied as TF32, which represents them exactly.
+static const char *formats(const mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *bias = bias_of(call);
     const int operand = mz_cuda_operand_dtype(cuda, call, 0, 1), out = (int)call->out[0].dtype;
     const bool plain = mz_cuda_16bit(operand) && out == operand && (!mz_present(bias) || (int)bias->dtype == operand);
     const bool stored_low =
         mz_cuda_16bit(operand) && (int)call->in[0].dtype == operand && (int)call->in[1].dtype == operand;
-    if (compiled && (!stored_low || out != MEZZO_F32 || mz_present(bias)))
-        return "serves 16-bit operands and an FP32 result";
     if (mz_cuda_16bit(operand) && !plain && !stored_low)
         return "16-bit operands stored as FP32 give 16-bit results only";
-    const bool as_they_are = plain || compiled;
-    r->key.operand = as_they_are ? operand : MEZZO_F32;
-    r->key.result = plain ? operand : MEZZO_F32;
-    r->key.rounds = compiled;
+    r->key.operand = r->key.result = plain ? operand : MEZZO_F32;
     r->key.bias = mz_present(bias) ? r->key.operand : 0;
     const bool tensor_cores = mz_cuda_16bit(operand) || call->numerics.compute == MEZZO_TF32;
     r->key.engines = tensor_cores ? MZ_CUDNN_SUMS : MZ_CUDNN_FMA;
@@ -499,23 +477,23 @@ static void measure(mz_cuda_device *cuda, const mz_call *call, const route *r) {
     tensors[n] = call->op == MZ_OP_conv2d ? out : call->op == MZ_OP_conv2d_dx ? pixels : weight;
     tensors[n++].dtype = s->result;
     char what[200];
-    snprintf(what, sizeof what, "%s %lldx%lldx%lldx%lld to %lld by %lldx%lld, stride %lld, %s to %s%s",
+    snprintf(what, sizeof what, "%s %lldx%lldx%lldx%lld to %lld by %lldx%lld, stride %lld, %s to %s",
              mz_op_table[call->op].name, (long long)s->b, (long long)s->h, (long long)s->w, (long long)s->c,
              (long long)s->n, (long long)s->r, (long long)s->s, (long long)s->stride,
              s->operand == MEZZO_F32 && s->engines == MZ_CUDNN_SUMS ? "tf32"
                                                                     : mezzo_dtype_name((mezzo_dtype)s->operand),
-             mezzo_dtype_name((mezzo_dtype)s->result), s->rounds ? ", compiled" : "");
+             mezzo_dtype_name((mezzo_dtype)s->result));
     mz_cudnn_measure(cuda, r->plan, tensors, n, what);
 }
 
-static const char *prepare_with(mezzo_device *device, const mz_call *call, bool compiled, mz_prepared *out) {
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     mz_cuda_device *cuda = mz_cuda(device);
     struct mz_cudnn *cudnn;
     route *r = out->state = mz_alloc(1, sizeof *r); // all zero: its key is compared byte by byte
     if (r == NULL)
         return mz_out_of_memory;
     const char *reason = check(cuda, call);
-    reason = reason != NULL ? reason : formats(cuda, call, compiled, r);
+    reason = reason != NULL ? reason : formats(cuda, call, r);
     reason = reason != NULL ? reason : mz_cudnn_open(cuda, &cudnn);
     if (reason != NULL)
         return reason;
@@ -530,10 +508,6 @@ static const char *prepare_with(mezzo_device *device, const mz_call *call, bool 
     book(call, r);
     out->workspace = r->bytes;
     return NULL;
-}
-
-static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    return prepare_with(device, call, false, out);
 }
 
 // --- running -------------------------------------------------------------------------------------------------------
@@ -575,17 +549,6 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// Prepares an engine that cuDNN compiles, which takes about a second for each shape.
-static const char *prepare_compiled(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const mz_tensor *dy = mz_in(call, conv2d_dw, dy);
-    const double products = (double)mz_shape_count(&dy->shape) *
-                            (double)mz_shape_count(&mz_out(call, conv2d_dw, dw)->shape) /
-                            (double)mz_out(call, conv2d_dw, dw)->shape.dim[0];
-    if (products < 0x1p24)
-        return "not worth compiling for so small a product";
-    return prepare_with(device, call, true, out);
-}
-
 #else // built without cuDNN's headers
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -596,11 +559,8 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) { // never pr
     (void)device, (void)call;
     return mz_fail(MEZZO_ERR_UNSUPPORTED, "convolution: built without cuDNN's headers");
 }
-#define prepare_compiled prepare
-
 #endif
 
 const mz_kernel mz_cuda_conv2d_cudnn = {"conv2d__cudnn", prepare, run};
 const mz_kernel mz_cuda_conv2d_dx_cudnn = {"conv2d_dx__cudnn", prepare, run};
 const mz_kernel mz_cuda_conv2d_dw_cudnn = {"conv2d_dw__cudnn", prepare, run};
-const mz_kernel mz_cuda_conv2d_dw_compiled = {"conv2d_dw_16bit__cudnn_compiled", prepare_compiled, run};
