@@ -4,6 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
 #include "base/blocks.h"
+#include "backend/emulate.h"
 #include "backend/scales.h"
 
 static float load(const mz_tensor *t, int64_t i) {
@@ -14,67 +15,12 @@ static float load(const mz_tensor *t, int64_t i) {
 }
 
 // --- products ------------------------------------------------------------------------------------------------------
-enum { SCALINGS = MZ_BIT(MZ_SCALING_TENSOR) | MZ_BIT(MZ_SCALING_BLOCK128) | MZ_BIT(MZ_SCALING_TILE128) };
-
-static bool is_8bit(const mz_tensor *t) {
-    return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
-}
-
-// Returns the operand in the format in which it is multiplied.
-static mz_tensor plain(const mz_call *call, int slot) {
-    mz_tensor t = call->in[slot];
-    t.dtype = is_8bit(&t) ? MEZZO_BF16 : MEZZO_F32;
-    t.scaling = MZ_SCALING_NONE;
-    t.scale = NULL;
-    t.columnwise = false;
-    t.data = NULL;
-    return t;
-}
-
-static size_t plain_bytes(const mz_call *call, int slot) {
-    mz_tensor t = plain(call, slot);
-    return mz_align_up((size_t)mz_shape_count(&t.shape) * mezzo_dtype_size(t.dtype), 64);
-}
-
-static mz_call plain_call(const mz_call *call) {
-    mz_call part = *call;
-    char *at = call->workspace;
-    for (int i = 0; i < 2; i++) {
-        part.in[i] = plain(call, i);
-        part.in[i].data = at;
-        at = at != NULL ? at + plain_bytes(call, i) : NULL;
-    }
-    part.numerics.compute = part.in[0].dtype;
-    part.attrs.blocks = MEZZO_BLOCKS_NONE;
-    part.workspace = at;
-    part.state = NULL;
-    return part;
-}
-
-static void release(void *state) {
-    mz_prepared_free(state);
-    mz_free(state);
+static mezzo_dtype plain_dtype(const mz_call *call, int slot) {
+    return mz_is_8bit(&call->in[slot]) ? MEZZO_BF16 : MEZZO_F32;
 }
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    bool emulated_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
-    if (!emulated_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
-        return "serves 8-bit operands, and operands rounded to blocks";
-    for (int i = 0; i < 2; i++)
-        if (emulated_operands != ((SCALINGS & MZ_BIT(call->in[i].scaling)) != 0))
-            return "8-bit operands have scales, others none";
-    mz_prepared *inner = mz_alloc(1, sizeof *inner);
-    if (inner == NULL)
-        return mz_out_of_memory;
-    mz_call part = plain_call(call);
-    part.in[0].data = part.in[1].data = NULL;
-    mezzo_status status = mz_prepare(device, &part, inner);
-    out->state = inner;
-    out->release = release;
-    out->workspace = plain_bytes(call, 0) + plain_bytes(call, 1) + inner->workspace;
-    if (status == MEZZO_ERR_MEMORY)
-        return mz_out_of_memory;
-    return status == MEZZO_OK ? NULL : "no kernel takes the operands as bf16 or fp32";
+    return mz_plain_prepare(device, call, plain_dtype, out);
 }
 
 static float value_of(mezzo_dtype dtype, uint8_t code) {
@@ -132,29 +78,24 @@ static void to_blocks(const mezzo_device *device, const mz_call *call, int slot,
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
-    const mz_prepared *inner = call->state;
-    mz_call part = plain_call(call);
+    mz_call part = mz_plain_call(call, plain_dtype);
     for (int i = 0; i < 2; i++) {
         bool first = call->op == MZ_OP_linear_dw || (call->op == MZ_OP_linear_dx && i == 1);
-        if (is_8bit(&call->in[i]))
+        if (mz_is_8bit(&call->in[i]))
             widen(device, &call->in[i], part.in[i].data);
         else
             to_blocks(device, call, i, first, part.in[i].data);
     }
-    part.state = inner->state;
-    return inner->kernel->run(device, &part);
+    return mz_plain_run(device, call, &part);
 }
 
 const mz_kernel mz_cpu_linear_emulated = {"linear_emulated__portable", prepare, run};
 const mz_kernel mz_cpu_linear_dx_emulated = {"linear_dx_emulated__portable", prepare, run};
 const mz_kernel mz_cpu_linear_dw_emulated = {"linear_dw_emulated__portable", prepare, run};
 
-// Prepares experts' products: rows are in 8 bits with one scale, or not quantized.
 static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    if (call->attrs.blocks != MEZZO_BLOCKS_NONE || call->in[0].scaling != MZ_SCALING_TENSOR ||
-        call->in[1].scaling != MZ_SCALING_TENSOR)
-        return "serves 8-bit operands that have one scale each";
-    return prepare(device, call, out);
+    const char *reason = mz_plain_refuses_grouped(call);
+    return reason != NULL ? reason : prepare(device, call, out);
 }
 
 const mz_kernel mz_cpu_grouped_linear_emulated = {"grouped_linear_emulated__portable", prepare_grouped, run};
@@ -169,6 +110,6 @@ mz_takes mz_cpu_takes(const mz_kernel *kernel) {
         &mz_quantize__portable};
     for (size_t i = 0; i < MZ_COUNT(eight); i++)
         if (kernel == eight[i])
-            return (mz_takes){MZ_DTYPES_USUAL | emulated_formats, MZ_SCALINGS_NONE | SCALINGS, .blocks = i < 3};
+            return (mz_takes){MZ_DTYPES_USUAL | emulated_formats, MZ_SCALINGS_NONE | MZ_SCALINGS_8BIT, .blocks = i < 3};
     return (mz_takes){MZ_DTYPES_USUAL, MZ_SCALINGS_NONE, .blocks = false};
 }

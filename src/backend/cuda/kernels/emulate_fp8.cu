@@ -5,6 +5,10 @@
 #include "philox.cuh"
 #include "vec.cuh"
 
+extern "C" {
+#include "backend/emulate.h"
+}
+
 enum { THREADS = 256, UNROLL = 4, BLOCK_ELEMENTS = THREADS * UNROLL * 8 };
 
 struct scales_args { // that of (row, col) is data[(row >> row_shift)·row_step + (col >> col_shift)·col_step]
@@ -233,13 +237,7 @@ static void round_to_blocks(cudaStream_t stream, mz_cu_array x, const mz_tensor 
 // Of formats that this GPU or cuBLASLt does not multiply: of 8-bit operands of any shape, and of operands that are
 // rounded to blocks (attrs.blocks). Their operands are brought to a format that holds them exactly, BF16 and FP32, and
 // that one's kernel runs (as cpu/emulate_fp8.c does).
-enum { ALIGN = 256 };
-
-static bool is_8bit(const mz_tensor *t) {
-    return t->dtype == MEZZO_F8E4M3 || t->dtype == MEZZO_F8E5M2;
-}
-
-enum { SCALINGS = MZ_BIT(MZ_SCALING_TENSOR) | MZ_BIT(MZ_SCALING_BLOCK128) | MZ_BIT(MZ_SCALING_TILE128), SHIFT = 7 };
+enum { SHIFT = 7 };
 static_assert(1 << SHIFT == MZ_SCALE_BLOCK, "a shift finds the block");
 
 // mz_scale_index for kernels.
@@ -256,40 +254,10 @@ static scales_args scales_of(const mz_tensor *t) {
 // Returns what holds an operand exactly. An element of MX has at most 4 significant bits and its scale is a power of
 // two; an element of NVFP4 has an FP32 scale, and turning leaves FP32 numbers, which are rounded in place.
 static mezzo_dtype plain_dtype(const mz_call *call, int slot) {
-    if (is_8bit(&call->in[slot]))
+    if (mz_is_8bit(&call->in[slot]))
         return MEZZO_BF16;
     const bool turns = call->op == MZ_OP_linear_dw && call->attrs.hadamard;
     return call->attrs.blocks == MEZZO_BLOCKS_NVFP4 || turns ? MEZZO_F32 : MEZZO_BF16;
-}
-
-static size_t plain_bytes(const mz_call *call, int slot) {
-    return mz_align_up(
-        static_cast<size_t>(mz_shape_count(&call->in[slot].shape)) * mezzo_dtype_size(plain_dtype(call, slot)), ALIGN);
-}
-
-// The call on operands as they become, which lie in the workspace.
-static mz_call plain_call(const mz_call *call) {
-    mz_call part = *call;
-    char *at = static_cast<char *>(call->workspace);
-    for (int i = 0; i < 2; i++) {
-        mz_tensor *t = &part.in[i];
-        t->dtype = plain_dtype(call, i);
-        t->scaling = MZ_SCALING_NONE;
-        t->scale = NULL;
-        t->columnwise = false;
-        t->data = at;
-        at = at != NULL ? at + plain_bytes(call, i) : NULL;
-    }
-    part.numerics.compute = part.in[0].dtype;
-    part.attrs.blocks = MEZZO_BLOCKS_NONE;
-    part.workspace = at != NULL ? at + ALIGN : NULL; // after the largest magnitude
-    part.state = NULL;
-    return part;
-}
-
-static void release(void *state) {
-    mz_prepared_free(static_cast<mz_prepared *>(state));
-    mz_free(state);
 }
 
 // Returns whether the device has units and this build kernels for 8-bit operands scaled so.
@@ -300,33 +268,15 @@ static bool multiplies(const mz_cuda_device *cuda, const mz_call *call) {
 }
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    bool emulated_operands = is_8bit(&call->in[0]) && is_8bit(&call->in[1]);
-    if (!emulated_operands && call->attrs.blocks == MEZZO_BLOCKS_NONE)
-        return "serves 8-bit operands, and operands rounded to blocks";
-    for (int i = 0; i < 2; i++)
-        if (emulated_operands ? (SCALINGS & MZ_BIT(call->in[i].scaling)) == 0 : !mz_cuda_float(&call->in[i]))
-            return "8-bit operands have scales, others are fp32, bf16 or fp16";
-    if (emulated_operands && multiplies(mz_cuda(device), call))
+    if (mz_is_8bit(&call->in[0]) && mz_is_8bit(&call->in[1]) && multiplies(mz_cuda(device), call))
         return "this device multiplies 8 bits: the storage pass and autocast see to rows that its kernels take";
-    mz_prepared *inner = static_cast<mz_prepared *>(mz_alloc(1, sizeof *inner));
-    if (inner == NULL)
-        return mz_out_of_memory;
-    mz_call part = plain_call(call);
-    part.in[0].data = part.in[1].data = part.workspace = NULL;
-    mezzo_status status = mz_prepare(device, &part, inner);
-    out->state = inner;
-    out->release = release;
-    out->workspace = plain_bytes(call, 0) + plain_bytes(call, 1) + ALIGN + inner->workspace;
-    if (status == MEZZO_ERR_MEMORY)
-        return mz_out_of_memory;
-    return status == MEZZO_OK ? NULL : "no kernel takes the operands as bf16 or fp32";
+    return mz_plain_prepare(device, call, plain_dtype, out);
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
     const cudaStream_t stream = mz_cuda(device)->stream;
-    const mz_prepared *inner = static_cast<const mz_prepared *>(call->state);
-    mz_call part = plain_call(call);
-    uint32_t *amax = reinterpret_cast<uint32_t *>(static_cast<char *>(part.workspace) - ALIGN);
+    mz_call part = mz_plain_call(call, plain_dtype);
+    uint32_t *amax = reinterpret_cast<uint32_t *>(static_cast<char *>(part.workspace) - MZ_PLAIN_BEFORE);
     const bool dw = call->op == MZ_OP_linear_dw;
     const int blocks = call->attrs.blocks;
     random_args random[2] = {};
@@ -339,7 +289,7 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         const int64_t n = mz_shape_count(&from->shape), cols = mz_cuda_width(from), rows = n / cols;
         const bool down = dw || (call->op == MZ_OP_linear_dx && i == 1);
         mz_cu_array x = mz_cuda_array(from);
-        if (is_8bit(from)) {
+        if (mz_is_8bit(from)) {
             if (n > 0)
                 widen_kernel<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(x, scales_of(from), part.in[i].data, rows,
                                                                             cols, from->columnwise);
@@ -355,20 +305,16 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         round_to_blocks(stream, x, &part.in[i], rows, cols, down, blocks, via, amax, random[i]);
     }
     MZ_CUDA_TRY(cudaGetLastError());
-    part.state = inner->state;
-    return inner->kernel->run(device, &part);
+    return mz_plain_run(device, call, &part);
 }
 
 const mz_kernel mz_cuda_linear_emulated = {"linear_emulated__cuda", prepare, run};
 const mz_kernel mz_cuda_linear_dx_emulated = {"linear_dx_emulated__cuda", prepare, run};
 const mz_kernel mz_cuda_linear_dw_emulated = {"linear_dw_emulated__cuda", prepare, run};
 
-// The experts' rows are 8 bits with a scale for all of them, or plain.
 static const char *prepare_grouped(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    if (call->attrs.blocks != MEZZO_BLOCKS_NONE || call->in[0].scaling != MZ_SCALING_TENSOR ||
-        call->in[1].scaling != MZ_SCALING_TENSOR)
-        return "serves 8-bit operands that have one scale each";
-    return prepare(device, call, out);
+    const char *reason = mz_plain_refuses_grouped(call);
+    return reason != NULL ? reason : prepare(device, call, out);
 }
 
 const mz_kernel mz_cuda_grouped_linear_emulated = {"grouped_linear_emulated__cuda", prepare_grouped, run};
@@ -376,26 +322,14 @@ const mz_kernel mz_cuda_grouped_linear_dx_emulated = {"grouped_linear_dx_emulate
 const mz_kernel mz_cuda_grouped_linear_dw_emulated = {"grouped_linear_dw_emulated__cuda", prepare_grouped, run};
 
 mz_takes mz_cuda_takes(const mz_kernel *kernel) {
-    const mz_kernel *const eight[] = {&mz_cuda_linear_emulated,
-                                      &mz_cuda_linear_dx_emulated,
-                                      &mz_cuda_linear_dw_emulated,
-                                      &mz_cuda_linear_fp8,
-                                      &mz_cuda_linear_dx_fp8,
-                                      &mz_cuda_linear_dw_fp8,
-                                      &mz_cuda_linear_block,
-                                      &mz_cuda_linear_dx_block,
-                                      &mz_cuda_linear_dw_block,
-                                      &mz_cuda_grouped_linear_emulated,
-                                      &mz_cuda_grouped_linear_dx_emulated,
-                                      &mz_cuda_grouped_linear_dw_emulated,
-                                      &mz_cuda_grouped_linear_fp8,
-                                      &mz_cuda_grouped_linear_dx_fp8,
-                                      &mz_cuda_grouped_linear_dw_fp8,
-                                      &mz_cuda_quantize};
+#define ALL(op, kind) &mz_cuda_##op##_##kind, &mz_cuda_##op##_dx_##kind, &mz_cuda_##op##_dw_##kind
+    const mz_kernel *const eight[] = {ALL(linear, emulated),         ALL(linear, fp8),         ALL(linear, block),
+                                      ALL(grouped_linear, emulated), ALL(grouped_linear, fp8), &mz_cuda_quantize};
+#undef ALL
     for (size_t i = 0; i < MZ_COUNT(eight); i++)
         if (kernel == eight[i])
             return {.dtypes = MZ_DTYPES_USUAL | MZ_BIT(MEZZO_F8E4M3) | MZ_BIT(MEZZO_F8E5M2),
-                    .scalings = MZ_SCALINGS_NONE | SCALINGS,
+                    .scalings = MZ_SCALINGS_NONE | MZ_SCALINGS_8BIT,
                     .blocks = i < 3};
 #define KIND(name, ...) || kernel == &mz_cuda_##name
     const bool extras = kernel == &mz_cuda_linear_dx_product
