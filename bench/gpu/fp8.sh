@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # fp8 [PART…]: 60 experts of width 200 beside 208 (experts), memory of fp8 beside bf16 (memory: steps.csv); where a step of width 1000 is slower than one
 # of 1024, 12 layers in bf16 (profile: ops-WIDTH.csv, 30 s); shapes that no tile fits beside aligned ones by bench/fp8_grid.py (grid: fp8-grid.csv). Without words all of them.
-# plans: the planned memory of two vocabularies (memory-*, plan-*). Of the grid alone: the widths 1000 and 1016 (widths, 60 s), odd numbers of tokens (tokens), GPT-2's vocabularies (vocabularies).
+# plans: the planned memory of two vocabularies (memory-*, plan-*). Of the grid alone: the widths 1000 and 1016 (widths, 60 s), odd numbers of tokens (tokens), GPT-2's vocabularies (vocabularies),
+# 12 and 48 layers of width 1000, two turns (deep, 90 s), 50258 alone, three turns (vocabulary, 20 s).
 . "$(dirname "$0")/common.sh"
 parts=("$@")
 asked() { [[ ${#parts[@]} -eq 0 || " ${parts[*]} " == *" $1 "* ]]; }
@@ -39,5 +40,7 @@ grid() { # OPTION…
 [[ " ${parts[*]} " != *" widths "* ]] || grid --only "width 10" --turns 2
 [[ " ${parts[*]} " != *" tokens "* ]] || grid --only tokens --turns 2
 [[ " ${parts[*]} " != *" vocabularies "* ]] || grid --only "vocabulary 502" --turns 1
+[[ " ${parts[*]} " != *" deep "* ]] || grid --only layers --turns 2
+[[ " ${parts[*]} " != *" vocabulary "* ]] || grid --only "vocabulary 50258" --turns 3
 ! asked grid || grid --turns 1
 exit 0

@@ -18,8 +18,12 @@ __device__ __forceinline__ int64_t layout_row(const mz_layout &l, int64_t i, int
 }
 
 __device__ __forceinline__ int64_t layout_row_start(const mz_layout &l, int64_t row) {
-    if (l.group > 1)
+    if (l.group > 1 && (row | l.group) >> 32 == 0) {
+        const uint32_t group = static_cast<uint32_t>(row) / static_cast<uint32_t>(l.group);
+        row += group * (l.group_pitch - l.group);
+    } else if (l.group > 1) {
         row = row / l.group * l.group_pitch + row % l.group;
+    }
     return row * l.pitch;
 }
 

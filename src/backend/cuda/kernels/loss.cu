@@ -278,9 +278,17 @@ __global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel
                 break;
             float x[8];
             widen8(raw[u], a.logits.dtype, x);
+            if (!ignored && (at < j || at >= j + 8)) {
 #pragma unroll
-            for (int k = 0; k < 8; k++)
-                x[k] = gradient(x[k], j + k);
+                for (int k = 0; k < 8; k++) {
+                    x[k] = capped<CAP>(x[k], a.cap);
+                    x[k] = factor * cap_slope<CAP>(x[k], a.cap) * expf(x[k] - lse);
+                }
+            } else {
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    x[k] = gradient(x[k], j + k);
+            }
             store8(a.dx, j, x);
         }
     }

@@ -32,18 +32,27 @@ template <int MOST, class RUN> static void for_units(int size, RUN run) {
         run(uint8_t());
 }
 
-// A part is `width` units of every `stride` units of the whole, from `offset`; units are of type U.
+// A part is `width` units of every `stride` units of the whole, from `offset`; units are of type U, of which a thread
+// moves AT_ONCE at a time.
+enum { AT_ONCE = 4 };
 template <typename U> __global__ void __launch_bounds__(COPY_BLOCK) parts_kernel(part_args p, int size, bool join) {
-    int which = blockIdx.y;
-    int64_t width = p.width[which] / size, stride = p.stride / size, offset = p.offset[which] / size;
-    U *part = static_cast<U *>(p.part[which]), *whole = static_cast<U *>(p.whole);
-    int64_t n = p.outer * width;
-    for (int64_t i = thread_index<COPY_BLOCK>(); i < n; i += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
-        int64_t row = i / width, at = row * stride + offset + (i - row * width);
-        if (join)
-            whole[at] = part[i];
-        else
-            part[i] = whole[at];
+    const int which = blockIdx.y;
+    const mz_layout part_of = {p.width[which] / size, p.stride / size, 1, 1};
+    U *part = static_cast<U *>(p.part[which]), *whole = static_cast<U *>(p.whole) + p.offset[which] / size;
+    const int64_t n = p.outer * part_of.width, step = static_cast<int64_t>(gridDim.x) * COPY_BLOCK;
+    for (int64_t i = thread_index<COPY_BLOCK>(); i < n; i += AT_ONCE * step) {
+        U unit[AT_ONCE];
+        int64_t at[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (i + k * step < n) {
+                at[k] = layout_index(part_of, i + k * step);
+                unit[k] = join ? part[i + k * step] : whole[at[k]];
+            }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (i + k * step < n)
+                (join ? whole[at[k]] : part[i + k * step]) = unit[k];
     }
 }
 
@@ -57,7 +66,8 @@ static void launch_parts(const mz_cuda_device *cuda, const part_args &p, bool jo
         return;
     int64_t lowest = bits & -bits;
     int size = lowest >= 16 ? 16 : static_cast<int>(lowest);
-    dim3 grid(blocks_at_most_2_20(p.outer * most / size, COPY_BLOCK), static_cast<unsigned>(p.n));
+    const int64_t most_units = p.outer * most / size;
+    dim3 grid(blocks_at_most_2_20((most_units + AT_ONCE - 1) / AT_ONCE, COPY_BLOCK), static_cast<unsigned>(p.n));
     for_units<16>(
         size, [&](auto unit) { parts_kernel<decltype(unit)><<<grid, COPY_BLOCK, 0, cuda->stream>>>(p, size, join); });
 }

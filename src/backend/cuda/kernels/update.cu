@@ -56,22 +56,25 @@ __global__ void __launch_bounds__(THREADS)
     int turn = 0;
     int64_t chunks = for_chunks(segments, n, [&](const chunk &c, int64_t index) {
         float *g = grad + (c.segment.offset - c.segment.grad_shift);
-        float4 x[VECTORS];
         double sum = 0;
+        with_gaps<PADDED>(c.segment, [&](auto tag) {
+            constexpr gaps G = decltype(tag)::value;
+            float4 x[VECTORS];
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++)
-            x[v] = load4(g, four_at<PADDED>(c.segment, c.start + vector_at(v), c.n - vector_at(v)));
+            for (int v = 0; v < VECTORS; v++)
+                x[v] = load4(g, four_at<G>(c.segment, c.start + vector_at(v), c.n - vector_at(v)));
 #pragma unroll
-        for (int v = 0; v < VECTORS; v++) {
-            if (inverse != 1) {
-                x[v] = make_float4(__fmul_rn(x[v].x, inverse), __fmul_rn(x[v].y, inverse), __fmul_rn(x[v].z, inverse),
-                                   __fmul_rn(x[v].w, inverse));
-                if (!keeps)
-                    store_four(g, four_at<PADDED>(c.segment, c.start + vector_at(v), c.n - vector_at(v)), x[v]);
+            for (int v = 0; v < VECTORS; v++) {
+                if (inverse != 1) {
+                    x[v] = make_float4(__fmul_rn(x[v].x, inverse), __fmul_rn(x[v].y, inverse),
+                                       __fmul_rn(x[v].z, inverse), __fmul_rn(x[v].w, inverse));
+                    if (!keeps)
+                        store_four(g, four_at<G>(c.segment, c.start + vector_at(v), c.n - vector_at(v)), x[v]);
+                }
+                double a = x[v].x, b = x[v].y, e = x[v].z, f = x[v].w;
+                sum += (a * a + b * b) + (e * e + f * f);
             }
-            double a = x[v].x, b = x[v].y, e = x[v].z, f = x[v].w;
-            sum += (a * a + b * b) + (e * e + f * f);
-        }
+        });
         sum = warp_sum(sum);
         if (threadIdx.x % WARP == 0)
             sums[turn][threadIdx.x / WARP] = sum;
@@ -189,19 +192,22 @@ __global__ void __launch_bounds__(THREADS)
           *v1 = N > 1 ? moments_at(v, c.segment.state_offset) : nullptr;
         const philox_key key = key_of(c.segment, rule.seed, numbers.step);
         const typename KIND::constants k = constants[c.segment.decay != 0];
+        with_gaps<PADDED>(c.segment, [&](auto tag) {
+            constexpr gaps G = decltype(tag)::value;
 #pragma unroll 2
-        for (int i = 0; i < C / (4 * THREADS); i++) {
-            int64_t element = c.start + vector_at(i);
-            four<PADDED> f = four_at<PADDED>(c.segment, element, c.n - vector_at(i));
-            float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
-            float4 xm = make_float4(0, 0, 0, 0), xv = xm;
-            load_moments<N>(m1, v1, together, element, f, xm, xv);
-            update_four<KIND>(k, numbers, xg, xp, xm, xv);
-            store_moments<N>(m1, v1, together, turn++, key, element, f, xm, xv);
-            if (AVERAGES)
-                average_four(ema + c.segment.state_offset, numbers.fresh, numbers.step == 1, f, xp);
-            store_masters(c.segment, p, low_copy, element, f, xp);
-        }
+            for (int i = 0; i < C / (4 * THREADS); i++) {
+                int64_t element = c.start + vector_at(i);
+                four<G> f = four_at<G>(c.segment, element, c.n - vector_at(i));
+                float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
+                float4 xm = make_float4(0, 0, 0, 0), xv = xm;
+                load_moments<N>(m1, v1, together, element, f, xm, xv);
+                update_four<KIND>(k, numbers, xg, xp, xm, xv);
+                store_moments<N>(m1, v1, together, turn++, key, element, f, xm, xv);
+                if (AVERAGES)
+                    average_four(ema + c.segment.state_offset, numbers.fresh, numbers.step == 1, f, xp);
+                store_masters(c.segment, p, low_copy, element, f, xp);
+            }
+        });
     });
 }
 
@@ -310,11 +316,14 @@ __global__ void __launch_bounds__(THREADS)
         const float *p = master + (c.segment.offset - c.segment.master_shift);
         if (c.segment.master != MEZZO_MASTER_FP32) // the low copy is a part of the master
             return;
+        with_gaps<PADDED>(c.segment, [&](auto tag) {
+            constexpr gaps G = decltype(tag)::value;
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            four<PADDED> f = four_at<PADDED>(c.segment, c.start + vector_at(i), c.n - vector_at(i));
-            store_low_copy4(low_copy, c.segment, f, load4(p, f));
-        }
+            for (int i = 0; i < VECTORS; i++) {
+                four<G> f = four_at<G>(c.segment, c.start + vector_at(i), c.n - vector_at(i));
+                store_low_copy4(low_copy, c.segment, f, load4(p, f));
+            }
+        });
     });
 }
 

@@ -87,21 +87,44 @@ static inline unsigned resident_blocks(const void *kernel, int64_t parts, int sm
 
 // --- elements ------------------------------------------------------------------------------------------------------
 
-// Says where four elements of a parameter lie, counted from the parameter's start. In kernels without padding they are
-// next to each other and the compiler sees it.
-template <bool PADDED> struct four {
-    int64_t at[PADDED ? 4 : 1];
+// Where a parameter has padding.
+enum gaps {
+    NO_GAPS,
+    GAPS_AFTER_FOURS, // rows and their pitch are multiples of four elements
+    GAPS_ANYWHERE,
+};
+template <gaps G> struct gaps_tag { static constexpr gaps value = G; };
+
+// Calls body(gaps_tag) with where a segment has padding. PADDED: some segments have some.
+template <bool PADDED, typename F> __device__ __forceinline__ void with_gaps(const mz_segment &s, F body) {
+    if constexpr (!PADDED)
+        body(gaps_tag<NO_GAPS>());
+    else if ((s.layout.width | s.layout.pitch) % 4 == 0)
+        body(gaps_tag<GAPS_AFTER_FOURS>());
+    else
+        body(gaps_tag<GAPS_ANYWHERE>());
+}
+
+// Says where four elements of a parameter lie, counted from the parameter's start. But for GAPS_ANYWHERE they are next
+// to each other and the compiler sees it.
+template <gaps G> struct four {
+    int64_t at[G == GAPS_ANYWHERE ? 4 : 1];
     int left;   // how many of them there are, at most 4
     bool whole; // there are four, next to each other, and the first is aligned
-    __device__ __forceinline__ int64_t operator[](int k) const { return PADDED ? at[PADDED ? k : 0] : at[0] + k; }
+    __device__ __forceinline__ int64_t operator[](int k) const {
+        return G == GAPS_ANYWHERE ? at[G == GAPS_ANYWHERE ? k : 0] : at[0] + k;
+    }
 };
 
-template <bool PADDED> __device__ __forceinline__ four<PADDED> four_at(const mz_segment &s, int64_t element, int left) {
-    four<PADDED> f;
+// `element` is a multiple of 4.
+template <gaps G> __device__ __forceinline__ four<G> four_at(const mz_segment &s, int64_t element, int left) {
+    four<G> f;
     f.left = left;
     f.whole = left >= 4;
     f.at[0] = element;
-    if constexpr (PADDED) {
+    if constexpr (G == GAPS_AFTER_FOURS)
+        f.at[0] = layout_index(s.layout, element);
+    if constexpr (G == GAPS_ANYWHERE) {
         const mz_layout &l = s.layout;
         int64_t column = element, row = l.width == 0 ? 0 : layout_row(l, element, column);
         f.at[0] = l.width == 0 ? element : layout_row_start(l, row) + column;
@@ -118,23 +141,22 @@ template <bool PADDED> __device__ __forceinline__ four<PADDED> four_at(const mz_
 }
 
 // Loads what no kernel reads again soon: it shall not drive other data out of L2.
-template <bool PADDED> __device__ __forceinline__ float4 load4_once(const float *p, const four<PADDED> &f) {
+template <gaps G> __device__ __forceinline__ float4 load4_once(const float *p, const four<G> &f) {
     if (f.whole)
         return __ldcs(reinterpret_cast<const float4 *>(p + f[0]));
     return make_float4(f.left > 0 ? p[f[0]] : 0, f.left > 1 ? p[f[1]] : 0, f.left > 2 ? p[f[2]] : 0,
-                       PADDED && f.left > 3 ? p[f[3]] : 0);
+                       G == GAPS_ANYWHERE && f.left > 3 ? p[f[3]] : 0);
 }
 
-template <bool PADDED> __device__ __forceinline__ float4 load4(const float *p, const four<PADDED> &f) {
+template <gaps G> __device__ __forceinline__ float4 load4(const float *p, const four<G> &f) {
     if (f.whole)
         return *reinterpret_cast<const float4 *>(p + f[0]);
     return make_float4(f.left > 0 ? p[f[0]] : 0, f.left > 1 ? p[f[1]] : 0, f.left > 2 ? p[f[2]] : 0,
-                       PADDED && f.left > 3 ? p[f[3]] : 0);
+                       G == GAPS_ANYWHERE && f.left > 3 ? p[f[3]] : 0);
 }
 
 // Four numbers of one type, of which f.left are there.
-template <bool PADDED, typename T, typename V>
-__device__ __forceinline__ void store_four(T *p, const four<PADDED> &f, V x) {
+template <gaps G, typename T, typename V> __device__ __forceinline__ void store_four(T *p, const four<G> &f, V x) {
     if (f.whole) {
         *reinterpret_cast<V *>(p + f[0]) = x;
         return;
@@ -145,7 +167,7 @@ __device__ __forceinline__ void store_four(T *p, const four<PADDED> &f, V x) {
         p[f[1]] = x.y;
     if (f.left > 2)
         p[f[2]] = x.z;
-    if (PADDED && f.left > 3)
+    if (G == GAPS_ANYWHERE && f.left > 3)
         p[f[3]] = x.w;
 }
 
@@ -157,8 +179,8 @@ __device__ __forceinline__ uint16_t narrow(float x, int dtype) {
     return dtype == MEZZO_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
 }
 
-template <bool PADDED>
-__device__ __forceinline__ void store_low_copy4(void *low_copy, const mz_segment &s, const four<PADDED> &f, float4 x) {
+template <gaps G>
+__device__ __forceinline__ void store_low_copy4(void *low_copy, const mz_segment &s, const four<G> &f, float4 x) {
     if (low_copy == nullptr || s.low_copy_offset == MZ_NO_LOW_COPY)
         return;
     uint16_t *p = reinterpret_cast<uint16_t *>(static_cast<char *>(low_copy) + s.low_copy_offset);
@@ -168,11 +190,11 @@ __device__ __forceinline__ void store_low_copy4(void *low_copy, const mz_segment
 }
 
 // --- masters as a segment stores them (update.h says how)  ---------------------------------------------------------
-template <bool PADDED> __device__ __forceinline__ ushort4 load_halves(const uint16_t *p, const four<PADDED> &f) {
+template <gaps G> __device__ __forceinline__ ushort4 load_halves(const uint16_t *p, const four<G> &f) {
     if (f.whole)
         return *reinterpret_cast<const ushort4 *>(p + f[0]);
     return make_ushort4(f.left > 0 ? p[f[0]] : 0, f.left > 1 ? p[f[1]] : 0, f.left > 2 ? p[f[2]] : 0,
-                        PADDED && f.left > 3 ? p[f[3]] : 0);
+                        G == GAPS_ANYWHERE && f.left > 3 ? p[f[3]] : 0);
 }
 
 __device__ __forceinline__ float join(uint16_t high, uint16_t low) {
@@ -224,8 +246,8 @@ __device__ __forceinline__ master_place place_of(const mz_segment &s, float *mas
     return p;
 }
 
-template <bool PADDED>
-__device__ __forceinline__ float4 load_masters(const mz_segment &s, const master_place &p, const four<PADDED> &f) {
+template <gaps G>
+__device__ __forceinline__ float4 load_masters(const mz_segment &s, const master_place &p, const four<G> &f) {
     if (s.master == MEZZO_MASTER_FP32)
         return load4(p.fp32, f);
     ushort4 high = load_halves(p.high, f), low = make_ushort4(0, 0, 0, 0);
@@ -235,9 +257,9 @@ __device__ __forceinline__ float4 load_masters(const mz_segment &s, const master
 }
 
 // `element`: the first of the four, a multiple of 4.
-template <bool PADDED>
+template <gaps G>
 __device__ __forceinline__ void store_masters(const mz_segment &s, const master_place &p, void *low_copy,
-                                              int64_t element, const four<PADDED> &f, float4 x) {
+                                              int64_t element, const four<G> &f, float4 x) {
     if (s.master == MEZZO_MASTER_FP32) {
         store_four(p.fp32, f, x);
         store_low_copy4(low_copy, s, f, x);
@@ -262,8 +284,8 @@ __device__ __forceinline__ float average(float fresh, bool first, float p, float
     return first ? p : __fmaf_rn(fresh, __fsub_rn(p, e), e);
 }
 
-template <bool PADDED>
-__device__ __forceinline__ void average_four(float *ema, float fresh, bool first, const four<PADDED> &f, float4 p) {
+template <gaps G>
+__device__ __forceinline__ void average_four(float *ema, float fresh, bool first, const four<G> &f, float4 p) {
     float4 e = load4_once(ema, f);
     store_four(ema, f,
                make_float4(average(fresh, first, p.x, e.x), average(fresh, first, p.y, e.y),
@@ -369,18 +391,18 @@ template <typename M> __device__ __forceinline__ M *moments_at(M *p, int64_t ele
 }
 
 // N: how many there are; the others stay as they are.
-template <int N, bool PADDED>
+template <int N, gaps G>
 __device__ __forceinline__ void load_moments(const float *m, const float *v, const nothing_shared &, int64_t,
-                                             const four<PADDED> &f, float4 &xm, float4 &xv) {
+                                             const four<G> &f, float4 &xm, float4 &xv) {
     if (N > 0)
         xm = load4_once(m, f);
     if (N > 1)
         xv = load4_once(v, f);
 }
 
-template <int N, bool PADDED>
+template <int N, gaps G>
 __device__ __forceinline__ void load_moments(const uint16_t *m, const uint16_t *v, const nothing_shared &, int64_t,
-                                             const four<PADDED> &f, float4 &xm, float4 &xv) {
+                                             const four<G> &f, float4 &xm, float4 &xv) {
     ushort4 a = load_halves(m, f), b = N > 1 ? load_halves(v, f) : make_ushort4(0, 0, 0, 0);
     xm = make_float4(join(a.x, 0), join(a.y, 0), join(a.z, 0), join(a.w, 0));
     xv = make_float4(join(b.x, 0), join(b.y, 0), join(b.z, 0), join(b.w, 0));
@@ -401,9 +423,9 @@ template <typename L> __device__ __forceinline__ float4 decode_four(const L &tab
                        __fmul_rn(dynamic8::decode(table, c.z), scale), __fmul_rn(dynamic8::decode(table, c.w), scale));
 }
 
-template <int N, bool PADDED>
+template <int N, gaps G>
 __device__ __forceinline__ void load_moments(const uint8_t *m, const uint8_t *v, const dynamic8_shared &shared,
-                                             int64_t element, const four<PADDED> &f, float4 &xm, float4 &xv) {
+                                             int64_t element, const four<G> &f, float4 &xm, float4 &xv) {
     xm = xv = make_float4(0, 0, 0, 0);
     if (f.left <= 0)
         return;
@@ -412,9 +434,9 @@ __device__ __forceinline__ void load_moments(const uint8_t *m, const uint8_t *v,
         xv = decode_four(shared.tables.v, v, element);
 }
 
-template <int N, bool PADDED>
+template <int N, gaps G>
 __device__ __forceinline__ void store_moments(float *m, float *v, nothing_shared &, int, const philox_key &, int64_t,
-                                              const four<PADDED> &f, float4 xm, float4 xv) {
+                                              const four<G> &f, float4 xm, float4 xv) {
     if (N > 0)
         store_four(m, f, xm);
     if (N > 1)
@@ -443,9 +465,9 @@ __device__ __forceinline__ void encode_four(const L &table, uint8_t *p, int64_t 
 
 // All threads of the kernel's block call it, two warps a block of 256: `turn` distinguishes calls that follow one
 // another.
-template <int N, bool PADDED>
+template <int N, gaps G>
 __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_shared &shared, int turn,
-                                              const philox_key &, int64_t element, const four<PADDED> &f, float4 xm,
+                                              const philox_key &, int64_t element, const four<G> &f, float4 xm,
                                               float4 xv) {
     uint32_t amax[2] = {amax_of(xm, f.left), amax_of(xv, f.left)};
     int warp = threadIdx.x / WARP;
@@ -467,9 +489,9 @@ __device__ __forceinline__ void store_moments(uint8_t *m, uint8_t *v, dynamic8_s
         encode_four(shared.tables.v, v, element, xv, f.left, dynamic8::number_of(max(amax[1], other[THREADS / WARP])));
 }
 
-template <int N, bool PADDED>
+template <int N, gaps G>
 __device__ __forceinline__ void store_moments(uint16_t *m, uint16_t *v, nothing_shared &, int, const philox_key &key,
-                                              int64_t element, const four<PADDED> &f, float4 xm, float4 xv) {
+                                              int64_t element, const four<G> &f, float4 xm, float4 xv) {
     if (f.left <= 0)
         return;
     uint4 w = philox(key, static_cast<uint64_t>(element) >> 2 | 1ull << 62);

@@ -26,7 +26,7 @@ __device__ __forceinline__ void update_eight(const typename KIND::constants &k, 
                                              const moved<M> &p, const philox_key &key, int64_t element, bool both,
                                              float result[8]) {
     nothing_shared together;
-    four<false> f[2];
+    four<NO_GAPS> f[2];
     float4 xg[2], xp[2], xm[2], xv[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
