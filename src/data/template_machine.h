@@ -334,7 +334,6 @@ uint32_t mz_tpl_code(const value *v, size_t at, size_t *n); // the code point at
 void mz_tpl_say(mz_marked_text *out, const char *text, const char *told, size_t n); // told NULL: the template's own
                                                                                     // text
 void mz_tpl_say_value(machine *m, mz_marked_text *out, const value *v);             // appends str() of the value
-void mz_tpl_say_repr(machine *m, mz_marked_text *out, const value *v, int depth);
 const value *mz_tpl_said(machine *m, mz_marked_text *out);
 const value *mz_tpl_printed(machine *m, const value *v);                  // returns str() of the value
 const value *mz_tpl_to_json(machine *m, const value *v, const value **a); // the arguments ensure_ascii, indent,

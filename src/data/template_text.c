@@ -259,158 +259,48 @@ static int is_printable(uint32_t c) {
     return -1;
 }
 
-static void say_string_repr(machine *m, mz_marked_text *out, const value *v) {
-    static const char plain[] = "\nn\rr\tt\\\\";
+// How lists and maps are written: as Python's repr() does, or as JSON.
+typedef struct style {
+    bool json, ascii, sorted, lines;
+    const value *indent, *comma, *colon; // strings
+} style;
+
+// Appends a string in quotes.
+static void say_string(machine *m, mz_marked_text *out, const value *v, const style *s) {
+    static const char escapes[] = "\\\\\nn\rr\tt\ff\bb"; // repr() knows the first four
     const bool single = memchr(v->text, '\'', v->length) != NULL, twice = memchr(v->text, '"', v->length) != NULL;
-    const char quote[2] = {single && !twice ? '"' : '\'', '\0'};
+    const char quote[2] = {s->json || (single && !twice) ? '"' : '\'', '\0'};
     char escape[16];
     say(out, quote);
     for (size_t p = 0, n; p < v->length && m->status == MEZZO_OK; p += n) {
         const uint32_t c = mz_tpl_code(v, p, &n);
-        const char *code = c < 0x80 && c > 0 ? strchr(plain, (int)c) : NULL;
-        const int printable = c < 0x80 ? c >= 0x20 && c < 0x7F : is_printable(c);
+        const int printable = s->json    ? c >= 0x20 && (c < 0x7F || !s->ascii)
+                              : c < 0x80 ? c >= 0x20 && c < 0x7F
+                                         : is_printable(c);
+        char letter = c == (uint32_t)quote[0] ? quote[0] : '\0';
+        for (size_t i = 0; i < (s->json ? 12 : 8); i += 2)
+            letter = c == (uint32_t)escapes[i] ? escapes[i + 1] : letter;
         if (printable < 0)
             refuse(m, MEZZO_ERR_UNSUPPORTED, "printing U+%04X inside of a list or map is not supported", (unsigned)c);
-        if (c == (uint32_t)quote[0])
-            snprintf(escape, sizeof escape, "\\%c", quote[0]);
-        else if (code != NULL && (code - plain) % 2 == 0)
-            snprintf(escape, sizeof escape, "\\%c", code[1]);
-        else if (printable == 0)
-            snprintf(escape, sizeof escape, c > 0xFFFF ? "\\U%08x" : c > 0xFF ? "\\u%04x" : "\\x%02x", (unsigned)c);
-        else
+        if (letter != '\0')
+            snprintf(escape, sizeof escape, "\\%c", letter);
+        else if (printable != 0)
             escape[0] = '\0';
+        else if (s->json && c > 0xFFFF)
+            snprintf(escape, sizeof escape, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)),
+                     (unsigned)(0xDC00 + (c & 0x3FF)));
+        else
+            snprintf(escape, sizeof escape,
+                     c > 0xFFFF            ? "\\U%08x"
+                     : s->json || c > 0xFF ? "\\u%04x"
+                                           : "\\x%02x",
+                     (unsigned)c);
         if (escape[0] != '\0')
             say_marked(out, escape, v->told[p]);
         else
             mz_tpl_say(out, v->text + p, v->told + p, n);
     }
     say(out, quote);
-}
-
-void mz_tpl_say_repr(machine *m, mz_marked_text *out, const value *v, int depth) {
-    mz_tpl_spend(m, v->kind == STRING ? v->length : 8);
-    if (depth > MOST_NESTING)
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "the template prints lists that are too deep");
-    if (m->status != MEZZO_OK)
-        return;
-    if (v->kind == STRING) {
-        say_string_repr(m, out, v);
-    } else if (v->kind == UNDEFINED) {
-        say(out, "Undefined");
-    } else if (v->kind == LIST || v->kind == TUPLE || v->kind == MAP) {
-        say(out, v->kind == LIST ? "[" : v->kind == TUPLE ? "(" : "{");
-        for (int64_t i = 0; i < v->n && m->status == MEZZO_OK; i++) {
-            say(out, i > 0 ? ", " : "");
-            if (v->kind == MAP) {
-                mz_tpl_say_repr(m, out, v->key[i], depth + 1);
-                say(out, ": ");
-            }
-            mz_tpl_say_repr(m, out, v->at[i], depth + 1);
-        }
-        say(out, v->kind == LIST ? "]" : v->kind == MAP ? "}" : v->n == 1 ? ",)" : ")");
-    } else {
-        mz_tpl_say_value(m, out, v);
-    }
-}
-
-void mz_tpl_say_value(machine *m, mz_marked_text *out, const value *v) {
-    char text[40];
-    if (m->status != MEZZO_OK)
-        return;
-    switch (v->kind) {
-    case STRING:
-        mz_tpl_say(out, v->text, v->told, v->length);
-        return;
-    case UNDEFINED:
-        return;
-    case NONE:
-        say(out, "None");
-        return;
-    case BOOLEAN:
-        say(out, v->n != 0 ? "True" : "False");
-        return;
-    case INTEGER:
-        snprintf(text, sizeof text, "%lld", (long long)v->n);
-        say(out, text);
-        return;
-    case REAL:
-        real_text(v->real, text, "inf", "nan");
-        say(out, text);
-        return;
-    case LIST:
-    case TUPLE:
-    case MAP:
-        mz_tpl_say_repr(m, out, v, 0);
-        return;
-    default:
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "printing %s is not supported", mz_tpl_kind_name(v));
-    }
-}
-
-const value *mz_tpl_printed(machine *m, const value *v) {
-    if (v->kind == STRING)
-        return v;
-    mz_marked_text out = {0};
-    mz_tpl_say_value(m, &out, v);
-    return mz_tpl_said(m, &out);
-}
-
-// --- JSON -----------------------------------------------------------------------------------------------------------
-typedef struct json_style {
-    bool ascii, sorted, lines;
-    const value *indent, *comma, *colon; // strings
-} json_style;
-
-static void say_json_string(mz_marked_text *out, const value *v, bool ascii) {
-    static const char plain[] = "\nn\rr\tt\ff\bb\\\\\"\"";
-    char escape[16];
-    say(out, "\"");
-    for (size_t p = 0, n; p < v->length; p += n) {
-        const uint32_t c = mz_tpl_code(v, p, &n);
-        const char *code = c < 0x80 && c > 0 ? strchr(plain, (int)c) : NULL;
-        escape[0] = '\0';
-        if (code != NULL && (code - plain) % 2 == 1)
-            code = strchr(code + 1, (int)c);
-        if (code != NULL)
-            snprintf(escape, sizeof escape, "\\%c", code[1]);
-        else if (c > 0xFFFF && ascii)
-            snprintf(escape, sizeof escape, "\\u%04x\\u%04x", (unsigned)(0xD7C0 + (c >> 10)),
-                     (unsigned)(0xDC00 + (c & 0x3FF)));
-        else if (c < 0x20 || (ascii && c > 0x7E))
-            snprintf(escape, sizeof escape, "\\u%04x", (unsigned)c);
-        if (escape[0] != '\0')
-            say_marked(out, escape, v->told[p]);
-        else
-            mz_tpl_say(out, v->text + p, v->told + p, n);
-    }
-    say(out, "\"");
-}
-
-static void say_json_line(mz_marked_text *out, const json_style *s, int depth) {
-    if (!s->lines)
-        return;
-    say(out, "\n");
-    for (int i = 0; i < depth; i++)
-        mz_tpl_say(out, s->indent->text, s->indent->told, s->indent->length);
-}
-
-static void say_json_key(machine *m, mz_marked_text *out, const value *key, const json_style *s) {
-    char text[40];
-    if (key->kind == STRING) {
-        say_json_string(out, key, s->ascii);
-        return;
-    }
-    if (key->kind == REAL)
-        real_text(key->real, text, "Infinity", "NaN");
-    else if (key->kind == INTEGER)
-        snprintf(text, sizeof text, "%lld", (long long)key->n);
-    else
-        snprintf(text, sizeof text, "%s", key->kind == NONE ? "null" : key->n != 0 ? "true" : "false");
-    if (!mz_tpl_is_number(key) && key->kind != NONE)
-        refuse(m, MEZZO_ERR_FORMAT, "tojson of a map with %s as a key", mz_tpl_kind_name(key));
-    say(out, "\"");
-    say(out, text);
-    say(out, "\"");
 }
 
 // Returns the order of a map's keys: as inserted, or sorted.
@@ -425,51 +315,106 @@ static const int64_t *key_order(machine *m, const value *map, bool sorted) {
     return order;
 }
 
-static void say_json(machine *m, mz_marked_text *out, const value *v, const json_style *s, int depth) {
+static void say_line(mz_marked_text *out, const style *s, int depth) {
+    if (!s->lines)
+        return;
+    say(out, "\n");
+    for (int i = 0; i < depth; i++)
+        mz_tpl_say(out, s->indent->text, s->indent->told, s->indent->length);
+}
+
+static void say_nested(machine *m, mz_marked_text *out, const value *v, const style *s, int depth);
+
+static void say_items(machine *m, mz_marked_text *out, const value *v, const style *s, int depth) {
+    const bool map = v->kind == MAP, tuple = v->kind == TUPLE && !s->json;
+    const int64_t *order = map ? key_order(m, v, s->sorted) : NULL;
+    say(out, map ? "{" : tuple ? "(" : "[");
+    for (int64_t i = 0; i < v->n && m->status == MEZZO_OK; i++) {
+        if (i > 0)
+            mz_tpl_say(out, s->comma->text, s->comma->told, s->comma->length);
+        say_line(out, s, depth + 1);
+        if (map) {
+            const value *key = v->key[order[i]];
+            const char *quote = s->json && key->kind != STRING ? "\"" : "";
+            if (s->json && key->kind != STRING && key->kind != NONE && !mz_tpl_is_number(key))
+                refuse(m, MEZZO_ERR_FORMAT, "tojson of a map with %s as a key", mz_tpl_kind_name(key));
+            say(out, quote);
+            say_nested(m, out, key, s, depth + 1);
+            say(out, quote);
+            mz_tpl_say(out, s->colon->text, s->colon->told, s->colon->length);
+        }
+        say_nested(m, out, v->at[map ? order[i] : i], s, depth + 1);
+    }
+    if (v->n > 0)
+        say_line(out, s, depth);
+    say(out, map ? "}" : !tuple ? "]" : v->n == 1 ? ",)" : ")");
+}
+
+static void say_nested(machine *m, mz_marked_text *out, const value *v, const style *s, int depth) {
     char text[40];
     mz_tpl_spend(m, v->kind == STRING ? v->length : 8);
     if (depth > MOST_NESTING)
-        refuse(m, MEZZO_ERR_UNSUPPORTED, "tojson of lists that are too deep");
+        refuse(m, MEZZO_ERR_UNSUPPORTED, "%s lists that are too deep", s->json ? "tojson of" : "the template prints");
     if (m->status != MEZZO_OK)
         return;
-    if (v->kind == STRING) {
-        say_json_string(out, v, s->ascii);
-    } else if (v->kind == NONE || v->kind == BOOLEAN) {
-        say(out, v->kind == NONE ? "null" : v->n != 0 ? "true" : "false");
-    } else if (v->kind == INTEGER) {
-        mz_tpl_say_value(m, out, v);
-    } else if (v->kind == REAL) {
-        real_text(v->real, text, "Infinity", "NaN");
+    switch (v->kind) {
+    case STRING:
+        say_string(m, out, v, s);
+        return;
+    case NONE:
+        say(out, s->json ? "null" : "None");
+        return;
+    case BOOLEAN:
+        say(out, s->json ? (v->n != 0 ? "true" : "false") : v->n != 0 ? "True" : "False");
+        return;
+    case INTEGER:
+        snprintf(text, sizeof text, "%lld", (long long)v->n);
         say(out, text);
-    } else if (v->kind == LIST || v->kind == TUPLE || v->kind == MAP) {
-        const bool map = v->kind == MAP;
-        const int64_t *order = map ? key_order(m, v, s->sorted) : NULL;
-        say(out, map ? "{" : "[");
-        for (int64_t i = 0; i < v->n && m->status == MEZZO_OK; i++) {
-            if (i > 0)
-                mz_tpl_say(out, s->comma->text, s->comma->told, s->comma->length);
-            say_json_line(out, s, depth + 1);
-            if (map) {
-                say_json_key(m, out, v->key[order[i]], s);
-                mz_tpl_say(out, s->colon->text, s->colon->told, s->colon->length);
-            }
-            say_json(m, out, v->at[map ? order[i] : i], s, depth + 1);
-        }
-        if (v->n > 0)
-            say_json_line(out, s, depth);
-        say(out, map ? "}" : "]");
-    } else {
-        refuse(m, MEZZO_ERR_FORMAT, "tojson of %s", mz_tpl_kind_name(v));
+        return;
+    case REAL:
+        real_text(v->real, text, s->json ? "Infinity" : "inf", s->json ? "NaN" : "nan");
+        say(out, text);
+        return;
+    case LIST:
+    case TUPLE:
+    case MAP:
+        say_items(m, out, v, s, depth);
+        return;
+    default:
+        if (s->json)
+            refuse(m, MEZZO_ERR_FORMAT, "tojson of %s", mz_tpl_kind_name(v));
+        else if (v->kind == UNDEFINED)
+            say(out, "Undefined");
+        else
+            refuse(m, MEZZO_ERR_UNSUPPORTED, "printing %s is not supported", mz_tpl_kind_name(v));
     }
+}
+
+void mz_tpl_say_value(machine *m, mz_marked_text *out, const value *v) {
+    static const value comma = {.kind = STRING, .text = ", ", .told = "\0", .length = 2},
+                       colon = {.kind = STRING, .text = ": ", .told = "\0", .length = 2};
+    if (v->kind == STRING && m->status == MEZZO_OK)
+        mz_tpl_say(out, v->text, v->told, v->length);
+    else if (v->kind != STRING && v->kind != UNDEFINED)
+        say_nested(m, out, v, &(style){.comma = &comma, .colon = &colon}, 0);
+}
+
+const value *mz_tpl_printed(machine *m, const value *v) {
+    if (v->kind == STRING)
+        return v;
+    mz_marked_text out = {0};
+    mz_tpl_say_value(m, &out, v);
+    return mz_tpl_said(m, &out);
 }
 
 const value *mz_tpl_to_json(machine *m, const value *v, const value **a) {
     const value *indent = a[1] != NULL ? a[1] : &mz_tpl_none, *separators = a[2] != NULL ? a[2] : &mz_tpl_none;
-    json_style s = {.ascii = a[0] != NULL && mz_tpl_is_true(a[0]),
-                    .sorted = a[3] != NULL && mz_tpl_is_true(a[3]),
-                    .lines = indent->kind != NONE,
-                    .indent = mz_tpl_word(m, ""),
-                    .colon = mz_tpl_word(m, ": ")};
+    style s = {.json = true,
+               .ascii = a[0] != NULL && mz_tpl_is_true(a[0]),
+               .sorted = a[3] != NULL && mz_tpl_is_true(a[3]),
+               .lines = indent->kind != NONE,
+               .indent = mz_tpl_word(m, ""),
+               .colon = mz_tpl_word(m, ": ")};
     s.comma = mz_tpl_word(m, s.lines ? "," : ", ");
     if (indent->kind == STRING)
         s.indent = indent;
@@ -485,7 +430,7 @@ const value *mz_tpl_to_json(machine *m, const value *v, const value **a) {
         s.colon = separators->at[1];
     }
     mz_marked_text out = {0};
-    say_json(m, &out, v, &s, 0);
+    say_nested(m, &out, v, &s, 0);
     return mz_tpl_said(m, &out);
 }
 
