@@ -11,7 +11,7 @@
 #include "study/measure/device_report.h"
 #include "io/json.h"
 
-enum { MAX_FILES = 64, MAX_WORDS = 1024 };
+enum { MAX_FILES = 64 };
 
 // --- the device ----------------------------------------------------------------------------------------------------
 static const char *fp8_of(const mezzo_device_info *info) {

@@ -198,20 +198,21 @@ char *cli_command_line(void) {
     return text.data;
 }
 
-static const cli_given *find(const char *name) {
+// Returns the last value given to an own option or to a configuration key; NULL: none.
+static const char *last_given(const char *name, bool config) {
     for (int i = cli_line.n_given - 1; i >= 0; i--)
-        if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, name) == 0)
-            return &cli_line.given[i];
+        if (cli_line.given[i].config == config && strcmp(cli_line.given[i].name, name) == 0)
+            return cli_line.given[i].value;
     return NULL;
 }
 
 bool cli_has(const char *name) {
-    return find(name) != NULL;
+    return last_given(name, false) != NULL;
 }
 
 const char *cli_text(const char *name, const char *initial) {
-    const cli_given *given = find(name);
-    return given != NULL ? given->value : initial;
+    const char *value = last_given(name, false);
+    return value != NULL ? value : initial;
 }
 
 const char *cli_out_file(const char *name, const char *initial) {
@@ -336,10 +337,7 @@ const char *cli_key(const mezzo_config *config, const char *key) {
 }
 
 const char *cli_given_key(const char *key) {
-    for (int i = cli_line.n_given - 1; i >= 0; i--)
-        if (cli_line.given[i].config && strcmp(cli_line.given[i].name, key) == 0)
-            return cli_line.given[i].value;
-    return NULL;
+    return last_given(key, true);
 }
 
 bool cli_next_default(const char **at, cli_default *out) {
