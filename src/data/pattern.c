@@ -13,6 +13,11 @@ struct mz_pattern {
     size_t n;
 };
 
+// Returns whether it is an error of memory, in matching or in compiling.
+static bool ran_out(int error) {
+    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED;
+}
+
 // --- Oniguruma's syntax as PCRE2's ---------------------------------------------------------------------------------
 typedef struct translator {
     const char *where, *source;
@@ -24,13 +29,23 @@ static void put(translator *t, const char *text) {
     mz_text_add(&t->out, text, strlen(text));
 }
 
+static bool ahead(const translator *t, const char *text) {
+    const size_t n = strlen(text);
+    return t->n - t->at >= n && memcmp(t->source + t->at, text, n) == 0;
+}
+
 static mezzo_status refuse(const translator *t, const char *what) {
     return mz_fail(MEZZO_ERR_FORMAT, "%s: the pattern %s has %s at byte %zu, which is not supported", t->where,
                    mz_quote_bytes(t->source, t->n).text, what, t->at);
 }
 
-// Oniguruma's \w consists of letters, marks, decimal digits and connectors.
-#define WORD "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
+// Oniguruma's \w consists of what is alphabetic (letters, numbers that are letters, letters in circles and squares),
+// marks, decimal digits and connectors.
+#define WORD                                                                                                           \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{"    \
+    "1F189}"
+// Outside of a class, these fractions and powers of Latin 1 belong to it, too.
+#define BARE WORD "\\xB2\\xB3\\xB9\\xBC-\\xBE"
 typedef struct escape {
     char letter;
     const char *outside, *inside; // outside and inside a class; NULL: refused there
@@ -38,14 +53,14 @@ typedef struct escape {
 static const escape escapes[] = {
     {'s', "[" MZ_WHITE "]", MZ_WHITE},
     {'S', "[^" MZ_WHITE "]", NULL},
-    {'w', "[" WORD "]", WORD},
-    {'W', "[^" WORD "]", NULL},
+    {'w', "[" BARE "]", WORD},
+    {'W', "[^" BARE "]", NULL},
     {'d', "\\p{Nd}", "\\p{Nd}"},
     {'D', "\\P{Nd}", "\\P{Nd}"},
     {'h', "[0-9a-fA-F]", "0-9a-fA-F"},
     {'H', "[^0-9a-fA-F]", NULL},
-    {'b', "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))", "\\x08"},
-    {'B', "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))", NULL},
+    {'b', "(?:(?<=[" BARE "])(?![" BARE "])|(?<![" BARE "])(?=[" BARE "]))", "\\x08"},
+    {'B', "(?:(?<=[" BARE "])(?=[" BARE "])|(?<![" BARE "])(?![" BARE "]))", NULL},
     {'A', "\\A", NULL},
     {'z', "\\z", NULL},
     {'Z', "(?=\\n?\\z)", NULL},
@@ -81,15 +96,37 @@ static mezzo_status translate_code(translator *t, char letter) {
     return MEZZO_OK;
 }
 
-// Translates \p{NAME}, \p{^NAME} and \P{NAME}, which PCRE2 writes alike.
+// Finds whether PCRE2 has a script of this name, as \p{sc:NAME}. The bare name would also mean characters that the
+// script shares with others, as the full stop of Han and Hiragana; before 10.40, which has no sc:, it does not.
+static mezzo_status find_script(const char *where, const char *name, size_t n, bool *found) {
+    char text[48];
+    int error;
+    PCRE2_SIZE at;
+    *found = false;
+    if (n > 32)
+        return MEZZO_OK;
+    const int length = snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)n, name);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, (size_t)length, PCRE2_UTF, &error, &at, NULL);
+    *found = code != NULL;
+    pcre2_code_free(code);
+    return *found || !ran_out(error) ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "%s: no memory for a pattern", where);
+}
+
+// Translates \p{NAME}, \p{^NAME} and \P{NAME}.
 static mezzo_status translate_property(translator *t, char letter) {
     const char *end = t->at < t->n && t->source[t->at] == '{' ? memchr(t->source + t->at, '}', t->n - t->at) : NULL;
+    bool script;
     if (end == NULL)
         return refuse(t, "a property without braces");
-    const size_t n = (size_t)(end + 1 - (t->source + t->at));
-    mz_text_addf(&t->out, "\\%c", letter);
-    mz_text_add(&t->out, t->source + t->at, n);
-    t->at += n;
+    t->at++;
+    const bool inverted = ahead(t, "^");
+    t->at += inverted;
+    const char *name = t->source + t->at;
+    const size_t n = (size_t)(end - name);
+    MEZZO_TRY(find_script(t->where, name, n, &script));
+    mz_text_addf(&t->out, "\\%c{%s%s", letter, inverted ? "^" : "", script ? "sc:" : "");
+    mz_text_add(&t->out, name, n + 1);
+    t->at += n + 1;
     return MEZZO_OK;
 }
 
@@ -116,11 +153,6 @@ static mezzo_status translate_escape(translator *t, bool in_class) {
     mz_text_addf(&t->out, "\\%c", c);
     t->at += 2;
     return MEZZO_OK;
-}
-
-static bool ahead(const translator *t, const char *text) {
-    const size_t n = strlen(text);
-    return t->n - t->at >= n && memcmp(t->source + t->at, text, n) == 0;
 }
 
 // Returns whether a dash at the edge of a class within a class would become a range without the inner brackets.
@@ -211,11 +243,6 @@ static mezzo_status translate(translator *t) {
 }
 
 // --- compiling -----------------------------------------------------------------------------------------------------
-static bool ran_out(int error) {
-    return error == PCRE2_ERROR_NOMEMORY || error == PCRE2_ERROR_HEAP_FAILED; // these occur both in matching and in
-                                                                              // compiling
-}
-
 static mezzo_status pcre_fail(const char *where, const char *source, size_t n, int error) {
     PCRE2_UCHAR text[128] = {0};
     pcre2_get_error_message(error, text, sizeof text);

@@ -3,6 +3,7 @@
 //
 // To see it fail: a part_kind without its list of keys, a table without its row, an unknown character that is left out.
 #include "fixture.h"
+#include "data/pattern.h"
 #include "data/tokenizer.h"
 #include "io/json.h"
 
@@ -212,4 +213,38 @@ TEST(long_added_tokens_end) {
     free(text);
     mz_text_free(&json);
     mezzo_tokenizer_free(tok);
+}
+
+// Checks that the pattern matches the first `n` bytes of the text; 0: nothing at its beginning.
+static void matches(const char *source, const char *text, size_t n) {
+    mz_pattern *pattern;
+    void *room;
+    bool found;
+    size_t from = 0, to = 0;
+    assert_int_equal(mz_pattern_create("t", MZ_PATTERN_ONIGURUMA, source, strlen(source), &pattern), MEZZO_OK);
+    assert_int_equal(mz_match_room(&room), MEZZO_OK);
+    mz_matches walk = mz_matches_of(pattern, room, text, strlen(text));
+    assert_int_equal(mz_matches_next(&walk, &found, &from, &to), MEZZO_OK);
+    if ((found && from == 0 ? to : 0) != n)
+        fail_msg("%s in %s: %d, from %zu to %zu", source, text, (int)found, from, to);
+    mz_match_room_free(room);
+    mz_pattern_free(pattern);
+}
+
+// A script has its own characters, not those that it shares with others, and words have numbers that are letters,
+// letters in circles and, outside of a class, fractions: each as the library's Split has it.
+TEST(scripts_and_words_are_onigurumas) {
+    matches("\\p{Han}+", "\u4e2d\u3002", 3);
+    matches("\\p{Han}+", "\u3002\u4e2d", 0);
+    matches("\\P{Han}+", "\u3002\u4e2d", 3);
+    matches("\\p{^Han}+", "\u3002\u4e2d", 3);
+    matches("[^\\p{Hiragana}a]+", "\u3001\u3042", 3);
+    matches("\\p{Greek}+", "\u03b1\u0345", 2);
+    matches("\\p{Latin}+", "a\u0363", 1);
+    matches("\\p{Lu}\\p{^Lu}", "Ab", 2);
+    matches("\\w+", "a\u2167\u24d0\u00bd.", 9);
+    matches("[\\w]+", "a\u2167\u24d0\u00bd.", 7);
+    matches("\\W+", "\u2167", 0);
+    matches("a\\b", "a\u217b", 0);
+    matches("a\\B", "a\u217b", 1);
 }
