@@ -204,8 +204,10 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
 }
 
 // --- paths ---------------------------------------------------------------------------------------------------------
+#define KERNEL(op, path, suffix)                                                                                       \
+    { #op suffix, path##_prepare, path##_run }
 // Defines a path: a microkernel with the instruction set that packs for it. Its kernels differ only in name.
-#define PATH(path, microkernel, isa_of, can, why_not)                                                                  \
+#define PATH(path, microkernel, isa_of, can, why_not, suffix)                                                          \
     static const mz_matmul_path path##_path = {&microkernel, &isa_of};                                                 \
     static const char *path##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                   \
         const char *reason = why_not(device);                                                                          \
@@ -217,10 +219,7 @@ static mezzo_status run(mz_matmul_path path, const mezzo_device *device, const m
     }                                                                                                                  \
     static mezzo_status path##_run(mezzo_device *device, const mz_call *call) {                                        \
         return run(path##_path, device, call);                                                                         \
-    }
-#define KERNEL(op, path, suffix)                                                                                       \
-    { #op suffix, path##_prepare, path##_run }
-#define KERNELS(path, suffix)                                                                                          \
+    }                                                                                                                  \
     static const mz_kernel path##_kernels[] = {                                                                        \
         KERNEL(linear, path, suffix),    KERNEL(matmul, path, suffix), KERNEL(linear_dx, path, suffix),                \
         KERNEL(linear_dw, path, suffix), KERNEL(conv2d, path, suffix), KERNEL(conv2d_dx, path, suffix),                \
@@ -283,8 +282,7 @@ static const char *always(const mezzo_device *device) {
     return NULL;
 }
 
-PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, refuse_f32, always)
-KERNELS(portable, "_f32__portable_4x12")
+PATH(portable, mz_matmul_isa__portable.f32, mz_matmul_isa__portable, refuse_f32, always, "_f32__portable_4x12")
 DIRECT(portable, refuse_f32, always, "_f32__portable_4x12")
 ROWS(portable, always)
 
@@ -329,22 +327,17 @@ static const char *needs_amx_tf32(const mezzo_device *device) {
 
 ROWS(avx2, needs_avx2)
 ROWS(avx512, needs_avx512)
-PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, refuse_f32, needs_avx2)
-KERNELS(avx2, "_f32__avx2_6x16")
+PATH(avx2, mz_matmul_isa__avx2.f32, mz_matmul_isa__avx2, refuse_f32, needs_avx2, "_f32__avx2_6x16")
 DIRECT(avx2, refuse_f32, needs_avx2, "_f32__avx2_6x16")
-PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, refuse_f32, needs_avx512)
-KERNELS(avx512, "_f32__avx512_14x32")
+PATH(avx512, mz_matmul_isa__avx512.f32, mz_matmul_isa__avx512, refuse_f32, needs_avx512, "_f32__avx512_14x32")
 DIRECT(avx512, refuse_f32, needs_avx512, "_f32__avx512_8x32")
-PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, refuse_bf16, needs_bf16_dot)
-KERNELS(bf16_dot, "_bf16_f32__avx512bf16_14x32")
+PATH(bf16_dot, mz_microkernel_avx512bf16, mz_matmul_isa__avx512, refuse_bf16, needs_bf16_dot,
+     "_bf16_f32__avx512bf16_14x32")
 DIRECT(bf16_dot, refuse_bf16, needs_bf16_dot, "_bf16_f32__avx512bf16_8x32")
-PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, refuse_bf16, needs_amx)
-KERNELS(amx, "_bf16_f32__amx_2x1")
+PATH(amx, mz_microkernel_amx, mz_matmul_isa__avx512, refuse_bf16, needs_amx, "_bf16_f32__amx_2x1")
 DIRECT(amx, refuse_bf16, needs_amx, "_bf16_f32__amx_2x1")
-PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, refuse_f16, needs_amx_f16)
-KERNELS(amx_f16, "_f16_f32__amx_2x1")
-PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, refuse_tf32, needs_amx_tf32)
-KERNELS(amx_tf32, "_tf32_f32__amx_2x1")
+PATH(amx_f16, mz_microkernel_amx_f16, mz_matmul_isa__avx512, refuse_f16, needs_amx_f16, "_f16_f32__amx_2x1")
+PATH(amx_tf32, mz_microkernel_amx_tf32, mz_matmul_isa__avx512, refuse_tf32, needs_amx_tf32, "_tf32_f32__amx_2x1")
 #elif defined(__aarch64__)
 static const char *needs_neon(const mezzo_device *device) {
     return mz_cpu(device)->isa.level >= MZ_LEVEL_NEON ? NULL : "needs NEON";
@@ -358,11 +351,9 @@ static const char *needs_bf16_dot(const mezzo_device *device) {
 }
 
 ROWS(neon, needs_neon)
-PATH(neon, mz_matmul_isa__neon.f32, mz_matmul_isa__neon, refuse_f32, needs_neon)
-KERNELS(neon, "_f32__neon_8x12")
+PATH(neon, mz_matmul_isa__neon.f32, mz_matmul_isa__neon, refuse_f32, needs_neon, "_f32__neon_8x12")
 DIRECT(neon, refuse_f32, needs_neon, "_f32__neon_8x12")
-PATH(bf16_dot, mz_microkernel_neonbf16, mz_matmul_isa__neon, refuse_bf16, needs_bf16_dot)
-KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
+PATH(bf16_dot, mz_microkernel_neonbf16, mz_matmul_isa__neon, refuse_bf16, needs_bf16_dot, "_bf16_f32__neonbf16_8x12")
 #endif
 
 // The best kernels come first; each path's prepare() says whether this device may run it.
@@ -387,33 +378,17 @@ KERNELS(bf16_dot, "_bf16_f32__neonbf16_8x12")
 #endif
 
 const mz_kernel *const *mz_cpu_matmul_kernels(const mz_cpu_device *device, mz_op op, size_t *n) {
-    static const mz_kernel
-        *const linear[] = {ROWS_KERNELS, PRODUCTS(0), &mz_cpu_linear_emulated},
-               *const matmul[] = {PRODUCTS(1)}, *const linear_dx[] = {PRODUCTS(2), &mz_cpu_linear_dx_emulated},
-               *const linear_dw[] = {PRODUCTS(3), &mz_cpu_linear_dw_emulated}, *const conv2d[] = {CONVOLUTIONS(0)},
-               *const conv2d_dx[] = {CONVOLUTIONS(1)}, *const conv2d_dw[] = {CONVOLUTIONS(2)};
+    static const mz_kernel *const lists[MZ_OP_COUNT][16] = {
+        [MZ_OP_linear] = {ROWS_KERNELS, PRODUCTS(0), &mz_cpu_linear_emulated},
+        [MZ_OP_matmul] = {PRODUCTS(1)},
+        [MZ_OP_linear_dx] = {PRODUCTS(2), &mz_cpu_linear_dx_emulated},
+        [MZ_OP_linear_dw] = {PRODUCTS(3), &mz_cpu_linear_dw_emulated},
+        [MZ_OP_conv2d] = {CONVOLUTIONS(0)},
+        [MZ_OP_conv2d_dx] = {CONVOLUTIONS(1)},
+        [MZ_OP_conv2d_dw] = {CONVOLUTIONS(2)},
+    };
     (void)device;
-    *n = op == MZ_OP_linear                               ? MZ_COUNT(linear)
-         : op == MZ_OP_linear_dx || op == MZ_OP_linear_dw ? MZ_COUNT(linear_dx)
-         : mz_is_conv(op)                                 ? MZ_COUNT(conv2d)
-                                                          : MZ_COUNT(matmul);
-    switch (op) {
-    case MZ_OP_linear:
-        return linear;
-    case MZ_OP_matmul:
-        return matmul;
-    case MZ_OP_linear_dx:
-        return linear_dx;
-    case MZ_OP_linear_dw:
-        return linear_dw;
-    case MZ_OP_conv2d:
-        return conv2d;
-    case MZ_OP_conv2d_dx:
-        return conv2d_dx;
-    case MZ_OP_conv2d_dw:
-        return conv2d_dw;
-    default:
-        *n = 0;
-        return NULL;
-    }
+    for (*n = 0; lists[op][*n] != NULL;)
+        ++*n;
+    return lists[op];
 }
