@@ -20,16 +20,6 @@
 #define PARTED_TILES 64 // with fewer large tiles of a weight's gradient, each group of images has its own sums
 #define CHUNK_BYTES  ((int64_t)32 << 20) // of images copied whole, unless one is larger
 
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-static int64_t max64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 // Holds the operand that is read, and the pixels over which the weight moves.
 typedef struct direct {
     const mz_conv_kernels *kernels;

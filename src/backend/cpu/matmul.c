@@ -33,18 +33,6 @@
 // fewer times.
 #define F32_B_BYTES  ((size_t)1200 << 10)
 
-static int64_t min64(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
-static int64_t max64(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 static int64_t round_up(int64_t a, int64_t to) {
     return ceil_div(a, to) * to;
 }

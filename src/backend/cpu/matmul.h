@@ -11,6 +11,16 @@
 
 #include "graph/op.h"
 
+static inline int64_t min64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+static inline int64_t max64(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+static inline int64_t ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
 // --- operands ------------------------------------------------------------------------------------------------------
 // The columns of a copy of an operand that lies in an image: packing copies a few rows and MZ_GATHER_DEPTH of k at a
 // time.
