@@ -137,7 +137,7 @@ static inline mz_update_rates mz_update_rates_of(const mz_opt_state *s, const mz
     return (mz_update_rates){s->lr * rule->lr_factor, s->bias[rule->group][0], s->bias[rule->group][1], s->step};
 }
 // Returns the inverse scale of gradients. The gradient of an orthogonal kind's second pass is the result of the passes
-// before it and is not scaled.
+// before it, FP32, BF16 or FP16, and is not scaled.
 static inline float mz_update_inverse(const mz_opt_state *s, const mz_update_rule *rule) {
     return s->scale != 0 && rule->update_scale == 0 ? (float)(1 / (double)s->scale) : 1;
 }

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 // A rank makes directions of this many elements orthogonal together, which are enough matrices for one launch to fill a
-// GPU.
-#define STACK_ELEMENTS ((int64_t)1 << 24)
+// GPU several times over.
+#define STACK_ELEMENTS ((int64_t)1 << 25)
 enum { ALIGN = 64 }; // a stack begins at a multiple of this many elements
 
 // Coefficients of Polar Express (Amsel, Persson, Musco, Gower 2025, arXiv 2505.16932, algorithm 1); steps after these
@@ -27,6 +27,18 @@ static mezzo_dtype compute_of(mezzo_orthogonal_format format) {
 
 static mezzo_dtype stored_as(mezzo_orthogonal_format format) {
     return format == MEZZO_ORTHOGONAL_TF32 ? MEZZO_F32 : compute_of(format);
+}
+
+// Returns the format of a stack's results, which the last products write over its directions, one after the other from
+// its beginning. FP32 where other calls read them as FP32, and where padding between them must stay zero.
+static mezzo_dtype result_of(const mezzo_optimizer *opt, const mz_stack *s) {
+    const bool is_low = s->is_aligned && !opt->params->padded && !mz_group_keeps_rows(s->group);
+    return is_low ? stored_as(s->group->orthogonal.format) : MEZZO_F32;
+}
+
+// Returns where an element of the directions has its result, in bytes of the scratch. `place`: in elements.
+static int64_t result_at(const mezzo_optimizer *opt, const mz_stack *s, int64_t place) {
+    return s->from * (int64_t)sizeof(float) + (place - s->from) * (int64_t)mezzo_dtype_size(result_of(opt, s));
 }
 
 void mz_orthogonal_coefficients(const mezzo_orthogonal *o, int step, float out[3]) {
@@ -200,7 +212,7 @@ static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
     const size_t all = aligned((size_t)(s->own * s->rows * s->columns) * width),
                  small = aligned((size_t)(s->own * side * side) * width);
     places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
-    // After an odd number of steps X is not in `next` when the last product writes the direction, so that `next` may
+    // After an odd number of steps X is not in `next` when the last product writes the results, so that `next` may
     // lie over the directions, which no call reads after the first one.
     const bool is_odd = s->group->orthogonal.steps % 2 == 1 && s->is_aligned;
     p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
@@ -214,8 +226,10 @@ size_t mz_stack_next(const mezzo_optimizer *opt, const mz_stack *s) {
     return places_of(opt, s).next;
 }
 
+// place, result: where element 0 of the parameter would lie, in elements of the scratch in FP32 and in the results'
+// format.
 static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, int64_t first, int64_t count,
-                                int64_t place) {
+                                int64_t place, int64_t result) {
     struct mz_stacks *k = opt->stacks;
     MEZZO_TRY(MZ_RESERVE(k->directions, k->cap_directions, k->n_segments + 1));
     MEZZO_TRY(MZ_RESERVE(k->updates, k->cap_updates, k->n_segments + 1));
@@ -224,7 +238,8 @@ static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, in
     direction.count = count;
     mz_segment update = direction;
     direction.master = MEZZO_MASTER_FP32;
-    direction.master_shift = update.grad_shift = direction.offset - place;
+    direction.master_shift = direction.offset - place;
+    update.grad_shift = direction.offset - result;
     direction.low_copy_offset = MZ_NO_LOW_COPY;
     direction.decay = 0;
     k->directions[k->n_segments] = direction;
@@ -234,13 +249,14 @@ static mezzo_status add_segment(mezzo_optimizer *opt, const mz_segment *from, in
 
 // Adds this rank's segments of a part. `place`: where element 0 of the parameter would lie in the scratch.
 static mezzo_status add_segments(mezzo_optimizer *opt, mz_stack *s, const part *one, int64_t place) {
+    const int64_t result = result_at(opt, s, place) / (int64_t)mezzo_dtype_size(result_of(opt, s));
     for (size_t k = opt->begin[one->owned]; k < opt->begin[one->owned + 1]; k++) {
         const mz_segment from = opt->segments[k]; // a copy, because the tables may move when they grow
         const int64_t first = larger(from.first, one->first),
                       end = smaller(from.first + from.count, one->first + one->count);
         if (end <= first)
             continue;
-        MEZZO_TRY(add_segment(opt, &from, first, end - first, place));
+        MEZZO_TRY(add_segment(opt, &from, first, end - first, place, result));
         s->n++;
     }
     return MEZZO_OK;
@@ -285,23 +301,26 @@ static mezzo_status add_collective(struct mz_stacks *k, const mz_collective *wha
     return MEZZO_OK;
 }
 
-// Adds broadcasts of what the owners of a stack's matrices have, `each` elements a matrix from `place` on.
-static mezzo_status add_broadcasts(struct mz_stacks *k, const mz_stack *s, int64_t place, int64_t each) {
+// Adds broadcasts of what the owners of a stack's matrices have, `each` elements a matrix from byte `at` of the scratch
+// on.
+static mezzo_status add_broadcasts(struct mz_stacks *k, const mz_stack *s, int64_t at, int64_t each,
+                                   mezzo_dtype dtype) {
+    const int64_t width = (int64_t)mezzo_dtype_size(dtype);
     for (int rank = 0; rank < k->size; rank++) {
         const int64_t first = first_owned(k, s, rank), n = first_owned(k, s, rank + 1) - first;
-        const mz_collective what = {
-            .kind = MZ_BROADCAST, .count = (size_t)(n * each), .dtype = MEZZO_F32, .root = rank};
-        const mz_move move = {place + first * each, place + first * each};
+        const mz_collective what = {.kind = MZ_BROADCAST, .count = (size_t)(n * each), .dtype = dtype, .root = rank};
+        const mz_move move = {at + first * each * width, at + first * each * width};
         if (n > 0)
             MEZZO_TRY(add_collective(k, &what, move));
     }
     return MEZZO_OK;
 }
 
-// A transfer of n elements, which have the same place on both ranks.
+// A transfer of n elements, which have the same place on both ranks: byte `at` of the scratch.
 typedef struct transfer {
     int from, to;
-    int64_t place, n;
+    mezzo_dtype dtype;
+    int64_t at, n;
 } transfer;
 
 // Adds this rank's part of a transfer to the i-th collective after `first`, or to the one before it, which it extends;
@@ -312,7 +331,7 @@ static mezzo_status add_transfer(struct mz_stacks *k, size_t first, const transf
         mz_collective *last = &k->collectives[first + *i - 1];
         size_t *n = sends ? &last->count : &last->received;
         const mz_move *move = &k->moves[first + *i - 1];
-        if ((sends ? move->send : move->receive) + (int64_t)*n == t->place) {
+        if ((sends ? move->send : move->receive) + (int64_t)(*n * mezzo_dtype_size(t->dtype)) == t->at) {
             *n += (size_t)t->n;
             return MEZZO_OK;
         }
@@ -320,21 +339,22 @@ static mezzo_status add_transfer(struct mz_stacks *k, size_t first, const transf
     if (first + *i == k->n_collectives) {
         const int distance = (sends ? t->to - k->rank : k->rank - t->from) + k->size;
         const mz_collective none = {.kind = MZ_SEND_RECEIVE,
-                                    .dtype = MEZZO_F32,
+                                    .dtype = t->dtype,
                                     .root = (k->rank + distance) % k->size,
                                     .from = (k->rank + 2 * k->size - distance) % k->size};
         MEZZO_TRY(add_collective(k, &none, (mz_move){0, 0}));
     }
     *(sends ? &k->collectives[first + *i].count : &k->collectives[first + *i].received) = (size_t)t->n;
-    *(sends ? &k->moves[first + *i].send : &k->moves[first + *i].receive) = t->place;
+    *(sends ? &k->moves[first + *i].send : &k->moves[first + *i].receive) = t->at;
     ++*i;
     return MEZZO_OK;
 }
 
 // Adds the transfers between this rank and those at a distance from it: of the pieces that ranks hold in stacks [at,
 // end) to the owners of their matrices, or back. `run`: the stack that lists the pieces.
-static mezzo_status add_at_distance(struct mz_stacks *k, const mz_stack *run, size_t at, size_t end, bool back,
+static mezzo_status add_at_distance(const mezzo_optimizer *opt, const mz_stack *run, size_t at, size_t end, bool back,
                                     int distance) {
+    struct mz_stacks *k = opt->stacks;
     const size_t first = k->n_collectives;
     size_t sent = 0, received = 0;
     for (size_t h = run->first_held; h < run->first_held + run->n_held; h++)
@@ -346,7 +366,9 @@ static mezzo_status add_at_distance(struct mz_stacks *k, const mz_stack *run, si
                               begin = larger(held->place, s->from + first_owned(k, s, owner) * each),
                               n = smaller(held->place + held->count, s->from + first_owned(k, s, owner + 1) * each) -
                                   begin;
-                const transfer t = {back ? owner : held->rank, back ? held->rank : owner, begin, n};
+                const transfer t = {back ? owner : held->rank, back ? held->rank : owner,
+                                    back ? result_of(opt, s) : MEZZO_F32,
+                                    back ? result_at(opt, s, begin) : begin * (int64_t)sizeof(float), n};
                 if (n <= 0 || (t.from + distance) % k->size != t.to)
                     continue;
                 if (t.from == k->rank)
@@ -357,9 +379,9 @@ static mezzo_status add_at_distance(struct mz_stacks *k, const mz_stack *run, si
     return MEZZO_OK;
 }
 
-static mezzo_status add_transfers(struct mz_stacks *k, const mz_stack *run, size_t at, size_t end, bool back) {
-    for (int distance = 1; distance < k->size; distance++)
-        MEZZO_TRY(add_at_distance(k, run, at, end, back, distance));
+static mezzo_status add_transfers(const mezzo_optimizer *opt, const mz_stack *run, size_t at, size_t end, bool back) {
+    for (int distance = 1; distance < opt->stacks->size; distance++)
+        MEZZO_TRY(add_at_distance(opt, run, at, end, back, distance));
     return MEZZO_OK;
 }
 
@@ -380,14 +402,14 @@ static mezzo_status share_stacks(mezzo_optimizer *opt, size_t at, size_t end) {
         s->own = first_owned(k, s, k->rank + 1) - s->own_first;
         s->first_gather = k->n_collectives;
         if (i == at)
-            MEZZO_TRY(add_transfers(k, run, at, end, false));
+            MEZZO_TRY(add_transfers(opt, run, at, end, false));
         s->n_gathers = k->n_collectives - s->first_gather;
         if (k->size > 1 && mz_group_keeps_rows(s->group))
-            MEZZO_TRY(add_broadcasts(k, s, s->rows_at, s->rows));
+            MEZZO_TRY(add_broadcasts(k, s, s->rows_at * (int64_t)sizeof(float), s->rows, MEZZO_F32));
         s->n_rows = k->n_collectives - s->first_gather - s->n_gathers;
         if (k->size > 1 && opt->rank < 0)
-            MEZZO_TRY(add_broadcasts(k, s, s->from, s->rows * s->columns));
-        MEZZO_TRY(add_transfers(k, run, i, i + 1, true));
+            MEZZO_TRY(add_broadcasts(k, s, result_at(opt, s, s->from), s->rows * s->columns, result_of(opt, s)));
+        MEZZO_TRY(add_transfers(opt, run, i, i + 1, true));
         s->n_returns = k->n_collectives - s->first_gather - s->n_gathers - s->n_rows;
     }
     return MEZZO_OK;
@@ -610,7 +632,9 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
     fill_product(s, &s->polynomial, gram, gram, gram, polynomial);
     s->gram.call.attrs.symmetric = s->polynomial.call.attrs.symmetric = true;
     fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, x, next);
-    fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, x, direction);
+    const mz_tensor result = matrices(opt, (size_t)result_at(opt, s, s->from + s->own_first * s->rows * s->columns),
+                                      result_of(opt, s), s->own, s->rows, s->columns);
+    fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, x, result);
     const mz_tensor averages =
         matrices(opt, (size_t)(s->rows_at + s->own_first * s->rows) * sizeof(float), MEZZO_F32, s->own, s->rows, 1);
     s->scale_rows.call = (mz_call){.op = MZ_OP_matrix_scale_rows,
@@ -627,6 +651,9 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
 // Fills the two passes of the kind's formula, whose slots are those of all kinds.
 static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
     const mz_tensor directions = mz_tensor_f32(opt->stacks->scratch, opt->stacks->elements);
+    mz_tensor results = directions; // the same bytes
+    results.dtype = result_of(opt, s);
+    results.shape.dim[0] *= (int64_t)(sizeof(float) / mezzo_dtype_size(results.dtype));
     mz_segment *table = opt->stacks->d_segments; // NULL in a sketch
     mz_segment *of_directions = table != NULL ? table + s->first : NULL,
                *of_updates = table != NULL ? table + opt->stacks->n_segments + s->first : NULL;
@@ -637,7 +664,7 @@ static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
     s->momentum.call.out[MZ_OUT(adamw, master)] = directions;
     s->momentum.call.out[MZ_OUT(adamw, low_copy)] = s->momentum.call.out[MZ_OUT(adamw, ema)] = mz_tensor_absent();
     s->apply.call.in[MZ_IN(adamw, segments)] = mz_tensor_segments(opt->params, of_updates, (size_t)s->n);
-    s->apply.call.in[MZ_IN(adamw, grad)] = directions;
+    s->apply.call.in[MZ_IN(adamw, grad)] = results;
     for (int i = 0; i < MZ_KIND_MOMENTS; i++)
         s->apply.call.out[MZ_OUT(adamw, m) + i] = mz_tensor_absent();
     mz_update_op *const passes[] = {&s->momentum, &s->apply};

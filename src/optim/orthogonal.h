@@ -48,7 +48,7 @@ typedef struct mz_held {
     int64_t place, count;
 } mz_held;
 
-// Says where a collective's elements begin in the scratch.
+// Says where a collective's elements begin, in bytes of the scratch.
 typedef struct mz_move {
     int64_t send, receive;
 } mz_move;

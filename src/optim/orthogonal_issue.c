@@ -8,7 +8,7 @@ static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op 
 }
 
 // Issues one step of the iteration: A = X·Xᵀ, B = c₂·A·A + c₁·A, and B·X + c₀·X. X alternates between two places, and
-// the last step writes it over the direction.
+// the last step writes the result over the directions.
 static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
     const mezzo_orthogonal *o = &s->group->orthogonal;
     const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
@@ -37,8 +37,8 @@ static mezzo_status issue_collectives(mezzo_optimizer *opt, mz_sequence *into, s
     if (n == 0)
         return MEZZO_OK;
     for (size_t i = first; i < first + n; i++) {
-        k->collectives[i].send = k->scratch + (size_t)k->moves[i].send * sizeof(float);
-        k->collectives[i].recv = k->scratch + (size_t)k->moves[i].receive * sizeof(float);
+        k->collectives[i].send = k->scratch + k->moves[i].send;
+        k->collectives[i].recv = k->scratch + k->moves[i].receive;
     }
     k->collectives[first].more = (int)n - 1;
     const mz_prepared prepared = {.kernel = &mz_collective_kernel, .state = &k->collectives[first]};

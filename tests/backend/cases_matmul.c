@@ -367,7 +367,8 @@ static const symmetric_shape symmetric_shapes[] = {
     {7, 392, 136, true, false, FILL_NORMAL},   {7, 264, 0, false, true, FILL_INTEGERS},
     {20, 520, 64, false, true, FILL_INTEGERS}, {20, 520, 72, true, false, FILL_NORMAL},
     {28, 264, 128, true, true, FILL_NORMAL},   {1, 392, 3072, false, false, FILL_NORMAL},
-    {1, 264, 3072, true, true, FILL_NORMAL},
+    {1, 264, 3072, true, true, FILL_NORMAL},   {2, 1600, 64, true, true, FILL_NORMAL},
+    {1, 1600, 72, false, false, FILL_NORMAL},
 };
 enum { FEW_SYMMETRIC = 4 }; // of these, where no kernel of the device has tiles so large
 
@@ -378,8 +379,9 @@ static void cases_symmetric(void) {
             if (s < FEW_SYMMETRIC && arithmetics[a].storage != MEZZO_F32) {
                 symmetric_case(&symmetric_shapes[s], arithmetics[a], arithmetics[a].storage);
                 symmetric_case(&symmetric_shapes[s], arithmetics[a], MEZZO_F32);
-            } else if (arithmetics[a].storage == MEZZO_BF16) { // the reference of a large case takes seconds
-                symmetric_case(&symmetric_shapes[s], arithmetics[a], MEZZO_BF16);
+            } else if (arithmetics[a].storage == MEZZO_BF16 || (arithmetics[a].storage == MEZZO_F16 && s % 2 == 1)) {
+                // the reference of a large case takes seconds, so that FP16 has each form once
+                symmetric_case(&symmetric_shapes[s], arithmetics[a], arithmetics[a].storage);
             }
 }
 

@@ -275,10 +275,11 @@ static const mz_kind *kind_of(mz_op op) {
     return &mz_kinds[kind];
 }
 
-static void optimizer_case(mz_op op, const mz_update_rule *rule, const mz_opt_state *state, bool low_copy) {
+static void optimizer_case(mz_op op, const mz_update_rule *rule, const mz_opt_state *state, bool low_copy,
+                           mezzo_dtype grad) {
     trial *t = trial_new(op);
     t->update.rule = *rule;
-    trial_input(t, 0, MEZZO_F32, SHAPE(FLAT));
+    trial_input(t, 0, grad, SHAPE(FLAT));
     trial_normal(t, 0, 0.3);
     segments_input(t, 1);
     state_tensor(t, 2, false, state);
@@ -549,14 +550,14 @@ static void mixed_case(mz_op op, const mz_update_rule *rule, const mz_opt_state 
 static void cases_kind(mz_op op, const mz_update_rule *rule) {
     static const mezzo_dtype stored[] = {MEZZO_F32, MEZZO_BF16, MEZZO_U8};
     for (size_t s = 0; s < MZ_COUNT(steps); s++) {
-        optimizer_case(op, rule, &steps[s], true);
-        optimizer_case(op, rule, &steps[s], false);
+        optimizer_case(op, rule, &steps[s], true, MEZZO_F32);
+        optimizer_case(op, rule, &steps[s], false, MEZZO_F32);
         for (int table = 0; table < 2; table++)
             for (size_t k = 0; k < MZ_COUNT(stored); k++)
                 mixed_case(op, rule, &steps[s], table, stored[k]);
         mz_update_rule averages = *rule;
         averages.ema = 0.25; // at step 7 the warm-up is past it
-        optimizer_case(op, &averages, &steps[s], s % 2 == 0);
+        optimizer_case(op, &averages, &steps[s], s % 2 == 0, MEZZO_F32);
         averages.ema = 0.999;
         mixed_case(op, &averages, &steps[s], 0, stored[s % MZ_COUNT(stored)]);
     }
@@ -576,8 +577,8 @@ static void cases_of(mz_op op) {
     mz_update_rule applies = usual; // the second pass of a kind that is per matrix
     applies.update_scale = 0.25;
     for (size_t s = 0; s < MZ_COUNT(steps) && kind_of(op)->reads.orthogonal; s++)
-        for (int decays = 0; decays < 2; decays++)
-            optimizer_case(op, &applies, &steps[s], decays);
+        for (int f = 0; f < FLOATS; f++) // of the directions
+            optimizer_case(op, &applies, &steps[s], f % 2 == 0, floats[f]);
     for (int variant = 0; variant < 8 && kind_of(op)->reads.momentum; variant++) {
         const mz_update_rule rule = {.lr_factor = 1,
                                      .momentum = variant & 1 ? 0.9 : 0,
@@ -585,7 +586,7 @@ static void cases_of(mz_op op) {
                                      .nesterov = variant == 5,
                                      .weight_decay = variant & 4 ? 0.01 : 0};
         for (size_t s = 0; s < MZ_COUNT(steps); s++)
-            optimizer_case(op, &rule, &steps[s], variant & 2);
+            optimizer_case(op, &rule, &steps[s], variant & 2, MEZZO_F32);
     }
 }
 

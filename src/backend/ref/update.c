@@ -231,12 +231,13 @@ static void update(const mz_call *call, formula *apply, const void *const consta
         kept->n++;
     for (int64_t s = 0; s < n_segments; s++) {
         const mz_segment *segment = &segments[s];
-        const float *grad = (const float *)mz_in(call, adamw, grad)->data + (segment->offset - segment->grad_shift);
+        const int64_t grad_at = segment->offset - segment->grad_shift;
         const mz_philox_key key = mz_master_key(call->attrs.update, state->step, segment);
         masters master = masters_of(call, segment, &call->out[LOW_COPY], state->step);
         for (int64_t e = segment->first; e < segment->first + segment->count; e++) {
             const int64_t i = mz_layout_index(&segment->layout, e), k = segment->state_offset + i;
-            element x = {.g = grad[i] * inverse * clip, .p = master_get(&master, i)};
+            element x = {.g = (float)mz_ref_get(mz_in(call, adamw, grad), grad_at + i) * inverse * clip,
+                         .p = master_get(&master, i)};
             get_moments(kept, segment, e, k, x.moment);
             apply(constants[segment->decay != 0], &x);
             put_moments(kept, key, segment, e, k, x.moment);

@@ -317,13 +317,13 @@ static void update_chunk(const mz_call *call, const void *with, int64_t index, c
     const update_pass *pass = with;
     const bool eight = pass->moments > 0 && call->out[M].dtype == MEZZO_U8;
     moment_chunk decoded;
-    float buffer[MZ_BLOCK], moments[MZ_KIND_MOMENTS * MZ_BLOCK];
+    float buffer[MZ_BLOCK], moments[MZ_KIND_MOMENTS * MZ_BLOCK], wide[MZ_BLOCK];
     if (eight)
         decode_moments(call, pass, c, &decoded);
     for (int from = 0, n; from < c.n; from += n) {
         int64_t at = mz_layout_index(&c.segment->layout, c.start + from);
         n = (int)mz_layout_run(&c.segment->layout, c.start + from, c.n - from < MZ_BLOCK ? c.n - from : MZ_BLOCK);
-        const float *grad = (const float *)mz_in(call, adamw, grad)->data + (grad_at(c.segment) + at);
+        const float *grad = block_in(mz_in(call, adamw, grad), grad_at(c.segment) + at, n, wide);
         moment_block both = moments_in(call, pass->moments, c.segment->state_offset + at, from, n, &decoded, moments);
         master_block b = masters_in(call, &call->out[LOW_COPY], c.segment, at, n, buffer);
         pass->block(pass->constants[c.segment->decay != 0], pass->inverse, pass->clip, grad, b.at, both.value[0],
@@ -404,12 +404,15 @@ static mezzo_status run_refresh(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-// Refuses other formats: masters and gradients are FP32, and a kind's moments are all FP32, all BF16 or all in 8 bits.
+// Refuses other formats: masters are FP32, gradients FP32, BF16 or FP16, and a kind's moments are all FP32, all BF16 or
+// all in 8 bits.
 static const char *update_refuses(const mezzo_device *device, const mz_call *call) {
     (void)device;
     const bool is_kind = mz_op_is_kind(call->op), both = is_kind && mz_present(&call->out[M + 1]);
     for (int i = 0; i < call->n_in; i++)
-        if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8)
+        if (mz_present(&call->in[i]) && call->in[i].dtype != MEZZO_F32 && call->in[i].dtype != MEZZO_U8 &&
+            !(is_kind && i == MZ_IN(adamw, grad) &&
+              (call->in[i].dtype == MEZZO_BF16 || call->in[i].dtype == MEZZO_F16)))
             return "the update reads fp32 buffers and u8 blocks";
     for (int i = 0; i < call->n_out; i++) {
         const bool is_moment = is_kind && (i == M || i == M + 1);

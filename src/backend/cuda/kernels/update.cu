@@ -174,7 +174,7 @@ MZ_CUDA_KERNEL(grad_stats, launch_grad_stats, grad_stats_prepare)
 // --- optimizers ----------------------------------------------------------------------------------------------------
 template <typename KIND, int N, int C, bool PADDED, bool AVERAGES, typename M>
 __global__ void __launch_bounds__(THREADS)
-    update_kernel(const mz_segment *segments, int n, const mz_opt_state *state, mz_update_rule rule, const float *grad,
+    update_kernel(const mz_segment *segments, int n, const mz_opt_state *state, mz_update_rule rule, mz_cu_array grad,
                   float *master, M *m, M *v, void *low_copy, float *ema) {
     __shared__ typename KIND::constants constants[2];
     __shared__ step_numbers shared;
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(THREADS)
     prepare_step<KIND>(state, rule, constants, &shared);
     const step_numbers numbers = shared;
     for_chunks<C>(segments, n, [&](const chunk &c, int64_t) {
-        const float *g = grad + (c.segment.offset - c.segment.grad_shift);
+        const int64_t first = c.segment.offset - c.segment.grad_shift;
         master_place p = place_of(c.segment, master, low_copy, rule.seed, numbers.step);
         M *m1 = N > 0 ? moments_at(m, c.segment.state_offset) : nullptr,
           *v1 = N > 1 ? moments_at(v, c.segment.state_offset) : nullptr;
@@ -198,8 +198,9 @@ __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < C / (4 * THREADS); i++) {
                 int64_t element = c.start + vector_at(i);
                 four<G> f = four_at<G>(c.segment, element, c.n - vector_at(i));
-                float4 xg = load4_once(g, f), xp = load_masters(c.segment, p, f);
-                float4 xm = make_float4(0, 0, 0, 0), xv = xm;
+                float4 xg = load_gradients<KIND>(grad, first, f), xp = make_float4(0, 0, 0, 0), xm = xp, xv = xp;
+                if (!KIND::PER_MATRIX || rule.update_scale != 0) // the first of two passes reads no directions
+                    xp = load_masters(c.segment, p, f);
                 load_moments<N>(m1, v1, together, element, f, xm, xv);
                 update_four<KIND>(k, numbers, xg, xp, xm, xv);
                 store_moments<N>(m1, v1, together, turn++, key, element, f, xm, xv);
@@ -232,7 +233,7 @@ template <typename KIND, int N, typename M> void launch_update(const mz_cuda_dev
         blocks = static_cast<unsigned>(elements / BRIEF + n);
     kernel<<<blocks, THREADS, 0, cuda->stream>>>(
         data_of<mz_segment>(segments), n, data_of<mz_opt_state>(mz_in(call, adamw, state)), u->rule,
-        data_of<float>(grad), data_of<float>(mz_out(call, adamw, master)), data_of<M>(mz_out(call, adamw, m)),
+        mz_cuda_array(grad), data_of<float>(mz_out(call, adamw, master)), data_of<M>(mz_out(call, adamw, m)),
         data_of<M>(mz_out(call, adamw, v)), mz_out(call, adamw, low_copy)->data, ema);
 }
 
@@ -251,7 +252,7 @@ template <typename KIND> void launch_segments(const mz_cuda_device *cuda, const 
         launch_update<KIND, KIND::MOMENTS, float>(cuda, call);
 }
 
-static const char *kind_prepare(mezzo_device *, const mz_call *call, mz_prepared *) {
+template <typename KIND> const char *kind_prepare(mezzo_device *, const mz_call *call, mz_prepared *) {
     const mz_tensor *m = mz_out(call, adamw, m), *v = mz_out(call, adamw, v);
     const mezzo_dtype moments = mz_present(m) ? m->dtype : MEZZO_F32;
     if (mz_present(v) && moments != v->dtype)
@@ -259,7 +260,10 @@ static const char *kind_prepare(mezzo_device *, const mz_call *call, mz_prepared
     // Moments of 8 bits are in blocks of a row of elements, quantized weights in tiles of a matrix.
     if (moments == MEZZO_U8 && mz_present(mz_in(call, adamw, quantized)))
         return "it does not write quantized weights beside moments of 8 bits";
-    return mz_cuda_storages(call, "fuu", moments == MEZZO_BF16 ? "mbbuf" : moments == MEZZO_U8 ? "muuuf" : "mffuf");
+    return mz_cuda_storages(call, KIND::PER_MATRIX ? "auu" : "fuu",
+                            moments == MEZZO_BF16 ? "mbbuf"
+                            : moments == MEZZO_U8 ? "muuuf"
+                                                  : "mffuf");
 }
 
 #define KIND(name, ...)                                                                                                \
@@ -267,7 +271,7 @@ static const char *kind_prepare(mezzo_device *, const mz_call *call, mz_prepared
         launch_segments<name##_kind>(cuda, call);                                                                      \
         launch_##name##_fp8(cuda, call);                                                                               \
     }                                                                                                                  \
-    MZ_CUDA_KERNEL(name, launch_##name, kind_prepare)
+    MZ_CUDA_KERNEL(name, launch_##name, kind_prepare<name##_kind>)
 #include "mezzo/optimizers.def"
 #undef KIND
 

@@ -12,6 +12,7 @@
 #include "layout.cuh"
 #include "philox.cuh"
 #include "rows.cuh"
+#include "vec.cuh"
 
 extern "C" {
 #include "mezzo/optimizer.h"
@@ -221,6 +222,17 @@ __device__ __forceinline__ uint16_t round_at_random(float x, uint32_t random) {
     return became_infinite ? narrow(x, MEZZO_BF16) : rounded;
 }
 
+// Loads four gradients from element `from` on; the results of a kind that is per matrix are of any format.
+template <typename KIND, gaps G>
+__device__ __forceinline__ float4 load_gradients(const mz_cu_array &a, int64_t from, const four<G> &f) {
+    if (!KIND::PER_MATRIX || a.dtype == MEZZO_F32)
+        return load4_once(static_cast<const float *>(a.data) + from, f);
+    const ushort4 h = load_halves(static_cast<const uint16_t *>(a.data) + from, f);
+    const float2 x = widen2(h.x | static_cast<uint32_t>(h.y) << 16, a.dtype),
+                 z = widen2(h.z | static_cast<uint32_t>(h.w) << 16, a.dtype);
+    return make_float4(x.x, x.y, z.x, z.y);
+}
+
 struct master_place {
     float *fp32;
     uint16_t *high, *low;
@@ -309,21 +321,30 @@ __device__ __forceinline__ mz_update_rates rates_of(const mz_opt_state *state, c
     return {state->lr * rule.lr_factor, state->bias[rule.group][0], state->bias[rule.group][1], state->step};
 }
 
-#define NUMBER             float
-#define C(name)            (k.name)
-#define K(name)            (k.name)
-#define ADD(a, b)          __fadd_rn(a, b)
-#define SUB(a, b)          __fsub_rn(a, b)
-#define MUL(a, b)          __fmul_rn(a, b)
-#define DIV(a, b)          __fdiv_rn(a, b)
-#define FMA(a, b, c)       __fmaf_rn(a, b, c)
-#define SQRT(a)            __fsqrt_rn(a)
-#define SIGN(a)            (static_cast<float>((a) > 0) - static_cast<float>((a) < 0))
-#define MOMENT(name, kept) +1
+constexpr bool is_orthogonal(const char *option) {
+    const char *name = "orthogonal";
+    while (*name != '\0' && *name == *option)
+        name++, option++;
+    return *name == *option;
+}
+
+#define NUMBER                 float
+#define C(name)                (k.name)
+#define K(name)                (k.name)
+#define ADD(a, b)              __fadd_rn(a, b)
+#define SUB(a, b)              __fsub_rn(a, b)
+#define MUL(a, b)              __fmul_rn(a, b)
+#define DIV(a, b)              __fdiv_rn(a, b)
+#define FMA(a, b, c)           __fmaf_rn(a, b, c)
+#define SQRT(a)                __fsqrt_rn(a)
+#define SIGN(a)                (static_cast<float>((a) > 0) - static_cast<float>((a) < 0))
+#define MOMENT(name, kept)     +1
+#define DEFAULT(option, value) || is_orthogonal(#option)
 #define KIND(name, NAME, title, defaults, kinds_moments, kinds_constants, ...)                                         \
     struct name##_kind {                                                                                               \
         typedef mz_##name##_constants constants;                                                                       \
         enum { MOMENTS = 0 kinds_moments };                                                                            \
+        static constexpr bool PER_MATRIX = false defaults;                                                             \
         static __device__ __forceinline__ constants constants_of(const mz_update_rule &rule,                           \
                                                                  const mz_update_rates &rates, double decay) {         \
             return mz_##name##_constants_of(&rule, &rates, decay);                                                     \
@@ -334,6 +355,7 @@ __device__ __forceinline__ mz_update_rates rates_of(const mz_opt_state *state, c
     };
 #include "mezzo/optimizers.def"
 #undef KIND
+#undef DEFAULT
 #undef MOMENT
 #undef SIGN
 #undef SQRT
