@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """How orthogonal Newton-Schulz steps make the momentum of a run, by the format of their products.
 
-    bench/newton_schulz.py RUN/checkpoints/step-00000200 [--steps 5] [--coefficients quintic|polar_express] [--csv FILE]
+    bench/newton_schulz.py RUN/checkpoints/step-00000200 [--steps 5] [--coefficients quintic|polar_express] [--pairs] [--csv FILE]
 
 Reads the momentum_buffer of matrices in optimizer.safetensors. Each matrix is divided by its norm and goes through the steps with X, A = XXᵀ
 and B = b·A + c·A² rounded to the format, and sums in FP32, as the optimizer does (FP64: no rounding). FP8 has E4M3 and a scale for each
 tensor, a power of two. A row: the format, the matrix, the singular values' least, median and largest, ‖XXᵀ - I‖/√n, and the distance
-from the steps in FP64 over their result's size. Needs numpy."""
+from the steps in FP64 over their result's size. --pairs: two steps at a time, by products of the small side alone. Needs numpy."""
 
 import argparse
 import csv
@@ -63,6 +63,21 @@ def orthogonal(x, kind, coefficients, factor):
     return x
 
 
+def in_pairs(x, kind, coefficients, factor):
+    """As orthogonal(); of each two steps X takes part in the first product and the last: A of the second step is Z·A·Z, and X becomes Z2·Z1·X."""
+    x = rounded(x / np.linalg.norm(x) * factor, kind)
+    for i in range(0, len(coefficients), 2):
+        gram = rounded(product(x, x.T, kind), kind)
+        both = None
+        for a, b, c in coefficients[i : i + 2]:
+            polynomial = rounded(b * gram + c * product(gram, gram, kind), kind)
+            both = rounded(a * (np.eye(len(x)) if both is None else both) + (polynomial if both is None else product(polynomial, both, kind)), kind)
+            for _ in range(2):  # Z·A, Z·A·Z
+                gram = rounded(a * gram + product(polynomial, gram, kind), kind)
+        x = rounded(product(both, x, kind), kind)
+    return x
+
+
 def matrices(path):
     with open(path, "rb") as f:
         (size,) = struct.unpack("<Q", f.read(8))
@@ -81,6 +96,7 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--coefficients", choices=("quintic", "polar_express"), default="quintic")
+    parser.add_argument("--pairs", action="store_true")
     parser.add_argument("--csv")
     args = parser.parse_args()
     quintic = args.coefficients == "quintic"
@@ -91,7 +107,7 @@ def main():
         best = orthogonal(m, "fp64", coefficients, 1 if quintic else 1 / SAFETY)
         before = np.linalg.svd(m / np.linalg.norm(m), compute_uv=False)
         for kind in FORMATS:
-            x = best if kind == "fp64" else orthogonal(m, kind, coefficients, 1 if quintic else 1 / SAFETY)
+            x = best if kind == "fp64" else (in_pairs if args.pairs else orthogonal)(m, kind, coefficients, 1 if quintic else 1 / SAFETY)
             s = np.linalg.svd(x, compute_uv=False)
             off = np.linalg.norm(x @ x.T - np.eye(len(x))) / len(x) ** 0.5
             rows.append((kind, name, before.min() / before.max(), s.min(), np.median(s), s.max(), off, np.linalg.norm(x - best) / np.linalg.norm(best)))
