@@ -150,7 +150,12 @@ said() { # what arrived, and which signals wait (SigPnd, ShdPnd), are blocked, i
     echo "got $(sort got | tr '\n' ' ')"
     grep -HE '^(Sig|Shd)' /proc/{$job,"$(ranks_of $job)"}/status
 }
-(wait_until got 3) || fail "$(said)"
+(wait_until got 3) || {
+    here=$(said)
+    touch enough
+    wait $job
+    fail "$here, then exit code $? after $(wc -l <attempts) attempts"
+}
 touch enough
 wait $job
 code=$?
