@@ -165,7 +165,7 @@ static mezzo_status find_room(const mezzo_params *params, const mezzo_graph *g, 
     *room = (mz_gradient_room){.offset = mz_alloc(g->n_params + 1, sizeof *room->offset),
                                .bytes = (size_t)params->elements * sizeof(float)};
     if (padding == NULL || room->offset == NULL) {
-        mz_free(padding);
+        MZ_FREE(padding, room->offset);
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     }
     for (size_t i = 0; i < g->n_params; ++i) {
