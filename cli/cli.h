@@ -220,7 +220,10 @@ void cli_help(const cli_command *command);
 // Prints the man page of `command`; NULL: of mezzo itself.
 void cli_man(const cli_command *command, const cli_command *commands, size_t n);
 // Prints the completion script of "bash", "zsh" or "fish"; returns false for another shell.
-bool cli_completion(const char *shell, const cli_command *commands, size_t n);
+bool cli_completion(const char *shell);
+// Prints what may stand in the place of the last of the words after "mezzo": a line for each word, with a tab and its
+// help; a line "*": the names of files.
+void cli_offer_words(int n, char **words, const cli_command *commands, size_t n_commands);
 
 // --- what is installed (recipes.c) ---------------------------------------------------------------------------------
 // Finds the first of these folders that exists, relative to the command's own: that of an installation, or one beside a

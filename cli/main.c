@@ -61,9 +61,13 @@ static int help_on(int n, char **words) {
     const bool man = strcmp(words[0], "--man") == 0, completion = strcmp(words[0], "--completion") == 0;
     const char *name = man || completion ? (n > 1 ? words[1] : NULL) : words[0];
     if (completion) {
-        if (name != NULL && cli_completion(name, commands, n_commands))
+        if (name != NULL && cli_completion(name))
             return cli_finish(CLI_DONE);
         return cli_wrong("help --completion: \"%s\" is not supported; use bash, zsh or fish", name != NULL ? name : "");
+    }
+    if (strcmp(words[0], "--words") == 0) { // for completion scripts
+        cli_offer_words(n - 1, words + 1, commands, n_commands);
+        return cli_finish(CLI_DONE);
     }
     const cli_command *command = name != NULL ? command_of(name) : NULL;
     if (name != NULL && command == NULL)

@@ -1,13 +1,18 @@
-# Man pages and shell completion, printed by the command that was just built. Cross-compiling, the command runs through
-# CMAKE_CROSSCOMPILING_EMULATOR, or -DMEZZO_HOST_TOOL=FILE names one of the same version for this machine; else they are left out.
-set(MEZZO_HOST_TOOL "" CACHE FILEPATH "A mezzo command that runs here, to print man pages and completion when cross-compiling")
+# Man pages, printed by the command that was just built, and shell completion. Cross-compiling, the command runs through
+# CMAKE_CROSSCOMPILING_EMULATOR, or -DMEZZO_HOST_TOOL=FILE names one of the same version for this machine; else the pages are left out.
+set(completion ${CMAKE_SOURCE_DIR}/cli/completion)
+install(FILES ${completion}/mezzo.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME mezzo)
+install(FILES ${completion}/mezzo.zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _mezzo)
+install(FILES ${completion}/mezzo.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+
+set(MEZZO_HOST_TOOL "" CACHE FILEPATH "A mezzo command that runs here, to print man pages when cross-compiling")
 set(guides_tool $<TARGET_FILE:mezzo>)
 if(MEZZO_HOST_TOOL)
     set(guides_tool ${MEZZO_HOST_TOOL})
 elseif(CMAKE_CROSSCOMPILING AND CMAKE_CROSSCOMPILING_EMULATOR)
     set(guides_tool ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:mezzo>)
 elseif(CMAKE_CROSSCOMPILING)
-    message(STATUS "cross-compiling without MEZZO_HOST_TOOL: no man pages and no completion")
+    message(STATUS "cross-compiling without MEZZO_HOST_TOOL: no man pages")
     add_custom_target(mezzo_guides)
     return()
 endif()
@@ -30,13 +35,6 @@ foreach(subcommand ${subcommands})
     string(REPLACE "command " "" subcommand ${subcommand})
     mezzo_guide(mezzo-${subcommand}.1 --man ${subcommand})
 endforeach()
-set(man_pages ${guide_files})
-mezzo_guide(mezzo.bash --completion bash)
-mezzo_guide(_mezzo --completion zsh)
-mezzo_guide(mezzo.fish --completion fish)
 add_custom_target(mezzo_guides ALL DEPENDS ${guide_files})
 
-install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${guides}/mezzo.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME mezzo)
-install(FILES ${guides}/_mezzo DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-install(FILES ${guides}/mezzo.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(FILES ${guide_files} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -20,10 +20,9 @@ for subcommand in $subcommands; do
     for option in $(sed -nE 's/^  --([a-z0-9_.-]+).*/\1/p' "$OUT"); do
         grep -qF -- "\\fB\\-\\-${option//-/\\-}" page || fail "mezzo-$subcommand(1) does not tell of --$option"
     done
+    "$MEZZO" help --words "$subcommand" -- >words
     for option in $(sed -nE 's/^  --([a-z][a-z-]*)( .*)?$/\1/p' "$OUT"); do
-        for shell in bash zsh fish; do
-            grep -qF -- "$option" completion.$shell || fail "$shell does not complete $subcommand --$option"
-        done
+        grep -q -- "^--$option"$'\t' words || fail "$subcommand --$option is not completed"
     done
 done
 run 0 help --man
@@ -36,35 +35,46 @@ run 2 help --completion
 run 2 help --man tarin
 shows "$ERR" '"train"'
 
-# What bash offers for a line; the last word is the one being typed.
+# What a shell offers for a line; the last word is the one being typed.
 offers() {
-    bash --norc -c '. ./completion.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _mezzo; printf "%s\n" "${COMPREPLY[@]}"' - "$@"
+    bash --norc -c '. ./completion.bash; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _mezzo; printf "%s\n" "${COMPREPLY[@]}"' - \
+        "$MEZZO" "${@:2}"
 }
-# zsh and fish offer files where an option or key takes them, and nowhere else.
+fish_offers() {
+    PATH=${MEZZO%/*}:$PATH fish --no-config -c "source completion.fish; complete -C '$*'" | cut -f 1
+}
+# Files are offered where an option or key takes them and for operands, and nowhere else.
 while read -r subcommand option files; do
-    fish=$(grep -F "from $subcommand' -l $option " completion.fish)
-    zsh=$(sed -n "/^    $subcommand)/,/;;/p" completion.zsh | grep -F -- "'--$option=[")
-    [[ -n $fish && -n $zsh ]] || fail "$subcommand --$option is not completed"
-    [[ $(grep -c -- " -r -F " <<<"$fish") == "$files" && $(grep -c ":_files'" <<<"$zsh") == "$files" ]] ||
-        fail "$subcommand --$option: other files than expected: $fish $zsh"
+    [[ $("$MEZZO" help --words "$subcommand" "--$option" "" | grep -cx '\*') == "$files" ]] ||
+        fail "$subcommand --$option: other files than expected"
 done <<'OPTIONS'
 train data 1
 train model 1
 train init 1
 train steps 0
 train loss 0
+train quiet 1
 eval truth 1
 eval iters 0
 sample data 1
 import adapter 1
 OPTIONS
 touch text.txt
-[[ $(offers mezzo tr) == train ]] || fail "bash: mezzo tr"
-[[ $(offers mezzo train --prec) == --precision ]] || fail "bash: mezzo train --prec"
-[[ $(offers mezzo train --precision bf) == bf16 ]] || fail "bash: mezzo train --precision bf"
-[[ $(offers mezzo train --data te) == text.txt ]] || fail "bash: mezzo train --data te"
-[[ $(offers mezzo sweep --d-m) == --d-models ]] || fail "bash: mezzo sweep --d-m"
-[[ $(offers mezzo help wat) == watch ]] || fail "bash: mezzo help wat"
-[[ $(offers mezzo help --man tr) == train ]] || fail "bash: mezzo help --man tr"
-[[ $(offers mezzo help --ma) == --man ]] || fail "bash: mezzo help --ma"
-[[ $(offers mezzo explain --autocast) == --autocast. ]] || fail "bash: mezzo explain --autocast"
+while read -r line; do
+    expected=${line##* = }
+    typed=${line% = *}
+    # shellcheck disable=SC2086 # the words of a line
+    [[ $(offers $typed) == "$expected" ]] || fail "bash: $typed: $(offers $typed)"
+    ! command -v fish >/dev/null || [[ $(fish_offers "$typed") == "$expected" ]] ||
+        fail "fish: $typed: $(fish_offers "$typed")"
+done <<'LINES'
+mezzo tr = train
+mezzo train --prec = --precision
+mezzo train --precision bf = bf16
+mezzo train --data te = text.txt
+mezzo sweep --d-m = --d-models
+mezzo help wat = watch
+mezzo help --man tr = train
+mezzo help --ma = --man
+mezzo explain --autocast = --autocast.
+LINES
