@@ -463,10 +463,11 @@ static mezzo_value branch(const decoder *d, int64_t index, mezzo_value x, mezzo_
     const mz_decoder_names *names = d->names;
     const bool slides = mz_decoder_slides(c, index),
                rotary = c->no_rope_every == 0 || (index + 1) % c->no_rope_every != 0;
+    const int64_t window = slides && c->window < c->seq_len ? c->window : 0; // kernels without one are faster
     if (d->family->place != MZ_NORM_POST)
         x = norm(d, offsets == NULL ? names->before_attention : names->before_mlp, x);
     if (offsets == NULL)
-        x = attention(d, x, !rotary ? MEZZO_NONE : slides ? d->local : d->table, slides ? c->window : 0);
+        x = attention(d, x, !rotary ? MEZZO_NONE : slides ? d->local : d->table, window);
     else
         x = index < c->dense_layers ? mlp(d, names->mlp, x, c->d_ff) : mixture(d, x, offsets);
     if (d->family->place != MZ_NORM_PRE)

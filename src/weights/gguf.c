@@ -376,11 +376,9 @@ static mezzo_status read_window(reader *r) {
     if (!has(r, "attention.sliding_window"))
         return MEZZO_OK;
     MEZZO_TRY(mz_gguf_get_int(r->file, full(r, "attention.sliding_window"), 0, INT32_MAX, &window));
-    if (r->g->windows) {
+    if (r->g->windows || window >= r->out->seq_len) // one as long as the file's context is kept: a run's may be longer
         r->out->window = window;
-        return MEZZO_OK;
-    }
-    if (window == 0 || window >= r->out->seq_len)
+    if (r->g->windows || window == 0 || window >= r->out->seq_len)
         return MEZZO_OK;
     return refuse(r, "attention.sliding_window", (double)window, "windows in a GGUF file are not supported");
 }

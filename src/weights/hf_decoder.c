@@ -109,7 +109,8 @@ static mezzo_status read_windows(const char *where, const json_t *config, const 
                        where);
     if (listed)
         m->window_from = m->layers - sliding;
-    m->window = m->window_from < m->layers && m->window < m->seq_len ? m->window : 0;
+    if (m->window_from >= m->layers)
+        m->window = 0; // one as long as the folder's context stays: a run's context may be longer
     m->window_from = m->window > 0 ? m->window_from : 0;
     return types == NULL || listed || m->window == 0 || sliding == m->layers
                ? MEZZO_OK

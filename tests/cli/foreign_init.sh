@@ -37,6 +37,21 @@ run 0 import short --out whole
 shows "$OUT" "context 4096 of 131072"
 run 0 import short --seq-len 20000 --out less --tokenizer none
 shows less/config.yaml "seq_len: 20000" "positions: 131072"
+# A window as long as the published context holds in a longer one, and comes out again; within the published context it shows nothing.
+cp -r "$golden/hf_llama" windowed
+sed -i 's/"llama"/"mistral"/; s/LlamaFor/MistralFor/; s/"mlp_bias": false/"sliding_window": 24/; /attention_bias/d; /pretraining_tp/d' windowed/config.json
+for length in 24 32; do
+    run 0 train --init windowed --seq-len $length "${small[@]}" --out windowed-$length
+    shows windowed-$length/config.yaml "window: 24" "seq_len: $length"
+    run 0 eval windowed-$length --json
+    grep '"loss"' "$OUT" >windowed.loss
+    run 0 train --init hf_llama --seq-len $length "${small[@]}" --out open-$length
+    run 0 eval open-$length --json
+    grep '"loss"' "$OUT" | cmp -s windowed.loss - && like=24 || like=32
+    [[ $like == "$length" ]] || fail "$length positions: $(cat windowed.loss), without the window $(grep '"loss"' "$OUT")"
+done
+run 0 export windowed-24 --out windowed-out
+shows windowed-out/config.json '"sliding_window": 24'
 # The first rows of the position table, exported and imported again.
 printf '\x05\x00\x06\x00%.0s' {1..9} | head -c 34 >seventeen.bin # 17 tokens
 run 0 eval hf_gpt2-16 --data seventeen.bin --json

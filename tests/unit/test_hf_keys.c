@@ -296,6 +296,8 @@ TEST(windows_are_those_of_the_class) {
     mezzo_model_config got;
     windows("mistral", "", 4096, 0);
     windows("mistral", ", \"sliding_window\": null", 0, 0);
+    windows("mistral", ", \"sliding_window\": 8192", 8192, 0); // as long as the context: a run's may be longer
+    windows("phi3", ", \"sliding_window\": 262144", 262144, 0);
     windows("mixtral", "", 0, 0);
     windows("phi3", "", 0, 0);
     windows("qwen2", "", 0, 0);
