@@ -1,5 +1,4 @@
 // mezzo memory plans the memory of training in each precision, and allocates none.
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -27,7 +26,7 @@ static int parse_amount(const char *option, bool bytes, double *out) {
     const char *text = cli_text(option, "");
     char *end;
     double x = strtod(text, &end);
-    bool number = end != text;
+    const bool number = end != text && strspn(text, "0123456789.") > 0 && strpbrk(text, "xX") == NULL;
     end += strspn(end, " ");
     for (size_t i = 0; number && i < (bytes ? MZ_COUNT(sizes) : MZ_COUNT(counts)); i++)
         if (strcmp(end, bytes ? sizes[i].unit : counts[i].unit) == 0) {

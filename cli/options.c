@@ -1,9 +1,9 @@
 // Parses a command line: a subcommand's own options, configuration keys by their full or short names, operands.
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "cli.h"
+#include "io/number.h"
 
 #define ALIAS_ENDS " |"
 
@@ -257,10 +257,8 @@ int cli_words(const char *name, const char *initial, int most, cli_word *words, 
 // Parses a whole number of an option's value; `what` names it in an error.
 static int parse_integer(const char *name, const char *what, const char *text, int64_t least, int64_t most,
                          int64_t *out) {
-    char *end;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0 || value < least || value > most)
+    int64_t value;
+    if (!mz_number_parse_int(text, &value) || value < least || value > most)
         return cli_wrong("%s%s %s: %s must be a whole number from %lld to %lld", name[1] == '\0' ? "-" : "--", name,
                          cli_text(name, text), what, (long long)least, (long long)most);
     *out = value;
@@ -286,9 +284,8 @@ int cli_number(const char *name, double least, double most, double initial, doub
     *out = initial;
     if (text == NULL)
         return CLI_DONE;
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= least && value <= most)) // written so that NaN fails
+    double value;
+    if (!mz_number_parse(text, &value) || !(value >= least && value <= most)) // written so that NaN fails
         return cli_wrong("--%s %s: it must be a number from %g to %g", name, text, least, most);
     *out = value;
     return CLI_DONE;

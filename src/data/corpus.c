@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "base/stop.h"
+#include "data/record_forms.h"
 #include "data/tokenizer.h"
 #include "io/quote.h"
 
@@ -211,7 +212,8 @@ static mezzo_status check_options(const mezzo_corpus_options *o) {
     if (given(o->train) && given(o->validation) && is_shards(o->train) != is_shards(o->validation))
         return mz_fail(MEZZO_ERR_INVALID, "%s and %s: one is a text and the other token shards (*.bin)",
                        mz_quote(o->train).text, mz_quote(o->validation).text);
-    return MEZZO_OK;
+    const mz_record_form *form; // of data without records, too: a wrong name is wrong there
+    return mz_record_form_named(o->form, &form);
 }
 
 mezzo_status mezzo_corpus_open(const mezzo_corpus_options *options, mezzo_corpus **out) {

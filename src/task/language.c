@@ -87,6 +87,7 @@ static mezzo_status open_corpus(language *l, const mz_task_options *o) {
                               .train = o->train,
                               .validation = o->validation,
                               .tokenizer = o->tokenizer,
+                              .form = o->form,
                               .train_fraction = o->split};
     if (mz_given(o->all)) // documents form one stream
         c = (mezzo_corpus_options){.train = o->all, .tokenizer = o->tokenizer};

@@ -447,6 +447,9 @@ static mezzo_status check_together(const mz_run_config *c) {
         return mz_fail(MEZZO_ERR_INVALID, "data.val is set but data.train is not: give both, or data.path");
     if (c->replay_update && c->replay == 0)
         return mz_fail(MEZZO_ERR_INVALID, "train.replay_update is set but train.replay is 0: set it (--replay N)");
+    if (c->lora.rank == 0 && strcmp(c->lora.modules, "*") != 0)
+        return mz_fail(MEZZO_ERR_INVALID,
+                       "lora.modules is set but lora.rank is 0, which trains no adapters: set it (--lora-rank 8)");
     if (c->exchange_experts && c->shard != MZ_SHARD_PARAMETERS)
         return mz_fail(MEZZO_ERR_INVALID,
                        "ranks.experts is exchange, which needs ranks.shard parameters: set both, or neither");

@@ -87,12 +87,20 @@ printf 'optimizer:\n\tlr: 1e-3\n' >tab.yaml
 refuse 2 tab.yaml:2 "spaces, not tabs" -- train --config tab.yaml --data text.txt
 refuse 2 init-scale "from 1.0e-30 to 1.0e+38" -- train --data text.txt --init-scale 1e300
 refuse 2 "no whole checkpoint" -- eval .
+refuse 2 "data.form is mesages" "messages" -- train "${TINY[@]}" --data text.txt --form mesages --out new
+refuse 2 "data.form is mesages" -- data text.txt --form mesages --out new
+refuse 2 "lora.modules is set" "--lora-rank 8" -- train "${TINY[@]}" --data text.txt --lora-modules c_attn --out new
 
 # --- samples
 refuse 2 "prompt" -- sample good --prompt '≠'
 refuse 2 --temperature -1 -- sample good --temperature -1
 refuse 2 --temperature nan -- sample good --temperature nan
 refuse 2 --tokens none -- sample good --tokens none
+for number in " 1" 0x10; do # one syntax of numbers, that of configurations
+    refuse 2 "--tokens $number" -- sample good --tokens "$number"
+    refuse 2 "--temperature $number" -- sample good --temperature "$number"
+    refuse 2 "--limit $number" -- memory --limit "$number"
+done
 run 0 sample good --tokens 8 # nothing above harmed it
 
 # --- shards
