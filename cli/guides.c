@@ -29,10 +29,8 @@ static const char *value_word(const char *type) {
     static const struct {
         const char *type, *word;
     } words[] = {{"integer", "N"}, {"number", "X"}, {"text", "TEXT"}, {"map", "NAME"}, {"true|false", ""}};
-    for (size_t i = 0; i < MZ_COUNT(words); i++)
-        if (strcmp(words[i].type, type) == 0)
-            return words[i].word;
-    return "NAME";
+    const size_t i = MZ_INDEX(words, MZ_COUNT(words), type, type);
+    return i < MZ_COUNT(words) ? words[i].word : "NAME";
 }
 
 static const char file_words[] = "FILE DIR FOLDER PATH RUN", // words for values that are files, and keys whose values

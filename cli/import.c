@@ -79,7 +79,7 @@ int cli_export(void) {
         mezzo_dtype dtype;
     } dtypes[] = {{"fp32", MEZZO_F32}, {"bf16", MEZZO_BF16}, {"fp16", MEZZO_F16}};
     const char *dtype = cli_text("dtype", "fp32");
-    size_t chosen = 0;
+    const size_t chosen = MZ_INDEX(dtypes, MZ_COUNT(dtypes), name, dtype);
     double shard = 0; // in GB
     const char *mode = cli_text("mode", "training");
     CLI_TRY(check());
@@ -88,8 +88,6 @@ int cli_export(void) {
     if (cli_has("mode") && !cli_has("onnx"))
         return cli_wrong("--mode is for files of --onnx");
     CLI_TRY(cli_number("max-shard-size", 0, 1e6, 0, &shard));
-    while (chosen < MZ_COUNT(dtypes) && strcmp(dtypes[chosen].name, dtype) != 0)
-        chosen++;
     if (cli_has("gguf") && cli_has("dtype"))
         return cli_wrong("--gguf says the weights' format: leave --dtype out");
     if (chosen == MZ_COUNT(dtypes))

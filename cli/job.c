@@ -66,9 +66,7 @@ int cli_save_signals(const char *list, sigset_t *out) {
         list = "USR1,USR2,XCPU";
     while (cli_next_word(&list, word, sizeof word)) {
         const char *name = strncmp(word, "SIG", 3) == 0 ? word + 3 : word;
-        size_t i = 0;
-        while (i < MZ_COUNT(rows) && strcmp(rows[i].name, name) != 0)
-            i++;
+        const size_t i = MZ_INDEX(rows, MZ_COUNT(rows), name, name);
         if (i == MZ_COUNT(rows))
             return cli_wrong("--signal: %s is none of USR1, USR2, XCPU, ALRM, CONT, TERM and HUP", word);
         sigaddset(out, rows[i].number);

@@ -50,10 +50,7 @@ static int unknown(const char *name) {
 }
 
 static const cli_command *command_of(const char *name) {
-    for (size_t i = 0; i < n_commands; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
-    return NULL;
+    return MZ_FIND(commands, n_commands, name, name);
 }
 
 // Prints the help on `words`, those after "help", at least one.

@@ -246,9 +246,8 @@ int cli_words(const char *name, const char *initial, int most, cli_word *words, 
     for (*n = 0; cli_next_word(&list, word, sizeof word); ++*n) {
         if (*n == most)
             return cli_wrong("--%s: more than %d of them", name, most);
-        for (int i = 0; i < *n; i++)
-            if (strcmp(words[i], word) == 0)
-                return cli_wrong("--%s: %s occurs twice", name, word);
+        if (MZ_INDEX_WORD(words, *n, word) < (size_t)*n)
+            return cli_wrong("--%s: %s occurs twice", name, word);
         memcpy(words[*n], word, sizeof word);
     }
     return *n > 0 ? CLI_DONE : cli_wrong("--%s: name at least one", name);

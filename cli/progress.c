@@ -77,9 +77,7 @@ static size_t n_works;
 
 // Returns the index of this work: work that contains it stays, and what it contained is over.
 static size_t find_work(const char *what) {
-    size_t i = 0;
-    while (i < n_works && strcmp(works[i].what, what) != 0)
-        i++;
+    const size_t i = MZ_INDEX(works, n_works, what, what);
     if (i == n_works && i < MZ_COUNT(works)) {
         works[i].what = what;
         works[i].began = mz_seconds();

@@ -72,9 +72,7 @@ int cli_recipe_path(const char *name, char *path, size_t size) {
         return CLI_FAILED;
     while (whole < n && names[whole][0] != '\0')
         whole++;
-    bool found = false;
-    for (size_t i = 0; i < whole; i++)
-        found = found || strcmp(names[i], name) == 0;
+    const bool found = MZ_INDEX_WORD(names, whole, name) < whole;
     const char *near = mz_nearest(name, (const char *const *)names, whole);
     int code = CLI_DONE;
     if (found)

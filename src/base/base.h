@@ -4,6 +4,7 @@
 #define MZ_BASE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -136,6 +137,19 @@ enum { MZ_FLOAT_TEXT = 16 };
 const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]);
 // Returns the candidate nearest to `word` by edit distance, or NULL when none is close (distance > max(2, len/3)).
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n);
+// Finds the first of `n` structs whose text `member`, a pointer or an array, equals `word`: NULL where there is none;
+// as an index, n. MZ_INDEX_WORD finds a text in a list of texts.
+#define MZ_FIND(list, n, member, word)                                                                                 \
+    mz_find((list), (size_t)(n), sizeof *(list), offsetof(__typeof__(*(list)), member), MZ_INSIDE((list)->member), word)
+#define MZ_INDEX(list, n, member, word)                                                                                \
+    mz_index((list), (size_t)(n), sizeof *(list), offsetof(__typeof__(*(list)), member), MZ_INSIDE((list)->member),    \
+             word)
+#define MZ_INDEX_WORD(list, n, word) mz_index((list), (size_t)(n), sizeof *(list), 0, MZ_INSIDE(*(list)), word)
+#define MZ_INSIDE(text)              /* whether it is an array */                                                      \
+    _Generic(&(text), char **: false, char *const *: false, const char **: false, const char *const *: false,          \
+             default: true)
+void *mz_find(const void *list, size_t n, size_t stride, size_t offset, bool inside, const char *word);
+size_t mz_index(const void *list, size_t n, size_t stride, size_t offset, bool inside, const char *word);
 bool mz_all_finite(const float *x, size_t n);
 double mz_seconds(void);     // monotonic clock
 double mz_cpu_seconds(void); // processor time of this process's threads

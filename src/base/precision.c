@@ -150,9 +150,9 @@ static bool has_alias(const char *aliases, const char *word) {
 
 static mezzo_status unknown(const char *name, const char *word) {
     const char *names[ROWS + 1] = {[ROWS] = "auto"};
-    for (size_t i = 0; i < MZ_COUNT(unclear); i++)
-        if (strcmp(unclear[i].word, word) == 0)
-            return mz_fail(MEZZO_ERR_INVALID, "precision \"%s\": %s", name, unclear[i].advice);
+    const size_t i = MZ_INDEX(unclear, MZ_COUNT(unclear), word, word);
+    if (i < MZ_COUNT(unclear))
+        return mz_fail(MEZZO_ERR_INVALID, "precision \"%s\": %s", name, unclear[i].advice);
     for (int p = 0; p < (int)ROWS; p++)
         names[p] = table[p].name;
     const char *near = mz_nearest(word, names, MZ_COUNT(names));

@@ -138,6 +138,20 @@ static size_t edit_distance(const char *a, const char *b) {
     return row[nb];
 }
 
+size_t mz_index(const void *list, size_t n, size_t stride, size_t offset, bool inside, const char *word) {
+    const char *at = (const char *)list + offset;
+    size_t i = 0;
+    for (; i < n; i++, at += stride)
+        if (strcmp(inside ? at : *(const char *const *)(const void *)at, word) == 0)
+            break;
+    return i;
+}
+
+void *mz_find(const void *list, size_t n, size_t stride, size_t offset, bool inside, const char *word) {
+    const size_t i = mz_index(list, n, stride, offset, inside, word);
+    return i < n ? (void *)((uintptr_t)list + i * stride) : NULL;
+}
+
 const char *mz_nearest(const char *word, const char *const *candidates, size_t n) {
     size_t limit = strlen(word) / 3 > 2 ? strlen(word) / 3 : 2;
     size_t best_distance = limit + 1;

@@ -87,10 +87,7 @@ static mezzo_status read_manifest(const char *path, mz_manifest *out) {
 }
 
 static bool named(const mz_manifest *manifest, const char *name) {
-    for (size_t i = 0; i < manifest->count; i++)
-        if (strcmp(manifest->entries[i].name, name) == 0)
-            return true;
-    return false;
+    return MZ_FIND(manifest->entries, manifest->count, name, name) != NULL;
 }
 
 // Adds a folder that the manifest does not name; the caller reserved memory for it. An unreadable folder is left out

@@ -13,10 +13,7 @@ void mz_arrays_free(mz_arrays *arrays) {
 }
 
 const mz_array *mz_arrays_find(const mz_arrays *arrays, const char *name) {
-    for (size_t i = 0; i < arrays->count; i++)
-        if (strcmp(arrays->items[i].name, name) == 0)
-            return &arrays->items[i];
-    return NULL;
+    return MZ_FIND(arrays->items, arrays->count, name, name);
 }
 
 size_t mz_array_size(const mz_array *array) {

@@ -90,10 +90,8 @@ static mezzo_status collect_classes(const char **labels, size_t n, mz_classes *o
 }
 
 static int32_t find_class(const mz_classes *classes, const char *name) {
-    for (size_t i = 0; i < classes->n; i++)
-        if (strcmp(classes->names[i], name) == 0)
-            return (int32_t)i;
-    return -1;
+    const size_t i = MZ_INDEX_WORD(classes->names, classes->n, name);
+    return i < classes->n ? (int32_t)i : -1;
 }
 
 static mezzo_status refuse_class(const char *where, const char *name, const mz_classes *classes) {

@@ -107,11 +107,9 @@ static mezzo_status take_shape(reader *r, mz_npy *out) {
 static mezzo_status take_type(reader *r, mz_npy *out) {
     char descr[16];
     MEZZO_TRY(take_string(r, descr, sizeof descr));
-    for (size_t i = 0; i < MZ_COUNT(types); i++)
-        if (strcmp(descr, types[i].descr) == 0) {
-            out->type = (mz_npy_type)i;
-            return MEZZO_OK;
-        }
+    out->type = (mz_npy_type)MZ_INDEX(types, MZ_COUNT(types), descr, descr);
+    if ((size_t)out->type < MZ_COUNT(types))
+        return MEZZO_OK;
     return mz_fail(MEZZO_ERR_FORMAT,
                    "%s: the type is '%s'; only little-endian f2, f4, f8, u1, b1, u2, i4 and i8 are supported", r->path,
                    descr);
@@ -124,10 +122,8 @@ static mezzo_status take_header(reader *r, mz_npy *out) {
     if (!take(r, '{'))
         return bad_header(r, "a dictionary");
     while (!take(r, '}')) {
-        size_t k = 0;
         MEZZO_TRY(take_string(r, key, sizeof key));
-        while (k < MZ_COUNT(keys) && strcmp(keys[k], key) != 0)
-            k++;
+        const size_t k = MZ_INDEX_WORD(keys, MZ_COUNT(keys), key);
         if (k == MZ_COUNT(keys) || seen[k])
             return mz_fail(MEZZO_ERR_FORMAT, "%s: the header's key '%s' is unknown or occurs twice", r->path, key);
         seen[k] = true;

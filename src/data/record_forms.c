@@ -12,14 +12,11 @@ mezzo_status mz_record_form_named(const char *name, const mz_record_form **out) 
     *out = NULL;
     if (name == NULL || name[0] == '\0' || strcmp(name, "auto") == 0)
         return MEZZO_OK;
-    for (size_t i = 0; i < MZ_RECORD_FORMS; i++) {
-        if (strcmp(name, mz_record_forms[i].name) == 0) {
-            *out = &mz_record_forms[i];
-            mz_text_free(&names);
-            return MEZZO_OK;
-        }
+    *out = MZ_FIND(mz_record_forms, MZ_RECORD_FORMS, name, name);
+    if (*out != NULL)
+        return MEZZO_OK;
+    for (size_t i = 0; i < MZ_RECORD_FORMS; i++)
         mz_text_addf(&names, ", %s", mz_record_forms[i].name);
-    }
     mezzo_status status = names.status;
     if (status == MEZZO_OK)
         status = mz_fail(MEZZO_ERR_INVALID, "data.form is %s: choose one of auto%s", name, names.data);

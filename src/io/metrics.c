@@ -224,9 +224,7 @@ static void add_value(mz_text *line, const mz_metric *value) {
 
 // Finds out whether TensorBoard lacks this text, and remembers it.
 static mezzo_status text_is_new(mz_metrics *metrics, const mz_metric *value, bool *is_new) {
-    size_t i = 0;
-    while (i < metrics->text_count && strcmp(metrics->texts[i].name, value->name) != 0)
-        i++;
+    const size_t i = MZ_INDEX(metrics->texts, metrics->text_count, name, value->name);
     *is_new = i == metrics->text_count || strcmp(metrics->texts[i].value, value->text) != 0;
     if (!*is_new)
         return MEZZO_OK;

@@ -246,10 +246,7 @@ void mz_record_free(mz_record *r) {
 }
 
 const mz_metric *mz_record_find(const mz_record *r, const char *name) {
-    for (size_t i = 0; i < r->n; i++)
-        if (strcmp(r->values[i].name, name) == 0)
-            return &r->values[i];
-    return NULL;
+    return MZ_FIND(r->values, r->n, name, name);
 }
 
 double mz_metric_as_number(const mz_metric *value) {

@@ -31,12 +31,10 @@ static const char *dtype_to_text(mezzo_dtype dtype) {
 }
 
 static bool dtype_from_text(const char *text, mezzo_dtype *out) {
-    for (size_t i = 0; i < MZ_COUNT(dtype_names); i++)
-        if (strcmp(dtype_names[i].name, text) == 0) {
-            *out = dtype_names[i].dtype;
-            return true;
-        }
-    return false;
+    const size_t i = MZ_INDEX(dtype_names, MZ_COUNT(dtype_names), name, text);
+    if (i < MZ_COUNT(dtype_names))
+        *out = dtype_names[i].dtype;
+    return i < MZ_COUNT(dtype_names);
 }
 
 // Computes elements and bytes of a shape; returns false when they do not fit in a size_t.

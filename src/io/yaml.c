@@ -90,11 +90,11 @@ static mezzo_status new_node(reader *r, mz_yaml_kind kind, int line, mz_yaml_nod
 
 static mezzo_status set_anchor(reader *r, const char *name, mz_yaml_node *node) {
     mz_yaml *yaml = r->yaml;
-    for (size_t i = 0; i < yaml->anchor_count; i++)
-        if (strcmp(yaml->anchors[i].name, name) == 0) { // a later anchor of the same name replaces the earlier
-            yaml->anchors[i].node = node;
-            return MEZZO_OK;
-        }
+    anchor *earlier = MZ_FIND(yaml->anchors, yaml->anchor_count, name, name);
+    if (earlier != NULL) { // a later anchor of the same name replaces it
+        earlier->node = node;
+        return MEZZO_OK;
+    }
     if (yaml->anchor_count == MZ_YAML_MAX_KEYS)
         return bad(r, node->line, "more than 4096 anchors");
     MEZZO_TRY(MZ_RESERVE(yaml->anchors, yaml->anchor_cap, yaml->anchor_count + 1));
@@ -176,10 +176,10 @@ static mezzo_status take_alias(reader *r, const yaml_event_t *event) {
     const char *name = (const char *)event->data.alias.anchor;
     if (expects_key(r))
         return bad(r, line, "a key must be plain text");
-    for (size_t i = 0; i < r->yaml->anchor_count; i++)
-        if (strcmp(r->yaml->anchors[i].name, name) == 0)
-            return place(r, r->yaml->anchors[i].node, line);
-    return mz_fail(MEZZO_ERR_FORMAT, "%s:%d: alias *%s has no whole anchor before it", r->where, line, name);
+    const anchor *of = MZ_FIND(r->yaml->anchors, r->yaml->anchor_count, name, name);
+    if (of == NULL)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s:%d: alias *%s has no whole anchor before it", r->where, line, name);
+    return place(r, of->node, line);
 }
 
 static mezzo_status open_level(reader *r, const yaml_event_t *event, mz_yaml_kind kind, const yaml_char_t *name,

@@ -96,10 +96,7 @@ static const mz_decoder families[] = {
 };
 
 const mz_decoder *mz_decoder_find(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(families); i++)
-        if (strcmp(families[i].name, name) == 0)
-            return &families[i];
-    return NULL;
+    return MZ_FIND(families, MZ_COUNT(families), name, name);
 }
 
 const mz_decoder_names *mz_decoder_names_of(const mz_decoder *family) {

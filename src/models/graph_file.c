@@ -393,10 +393,7 @@ static mz_role role_of(const mz_model *model, const mezzo_onnx_port *port, bool 
 }
 
 static bool is_listed(const mz_input *inputs, int n, const char *name) {
-    for (int i = 0; i < n; i++)
-        if (strcmp(inputs[i].name, name) == 0)
-            return true;
-    return false;
+    return MZ_FIND(inputs, n, name, name) != NULL;
 }
 
 // Adds the inputs that the loss needs; two terms that name one array share an input.

@@ -74,9 +74,9 @@ mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) 
 }
 
 static const mz_maker *find_maker(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(decoders); i++)
-        if (strcmp(decoders[i].name, name) == 0)
-            return &decoders[i];
+    const mz_maker *decoder = MZ_FIND(decoders, MZ_COUNT(decoders), name, name);
+    if (decoder != NULL)
+        return decoder;
     for (size_t i = 0; i < MZ_COUNT(others); i++)
         if (strcmp(others[i]->name, name) == 0)
             return others[i];

@@ -13,8 +13,5 @@ static const mz_onnx_op ops[] = {
 };
 
 const mz_onnx_op *mz_onnx_op_of(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(ops); i++)
-        if (strcmp(ops[i].name, name) == 0)
-            return &ops[i];
-    return NULL;
+    return MZ_FIND(ops, MZ_COUNT(ops), name, name);
 }

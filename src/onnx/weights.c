@@ -408,10 +408,7 @@ int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i) {
 }
 
 static const mz_onnx_param *find_param(const mezzo_onnx *onnx, const char *parameter) {
-    for (size_t k = 0; k < onnx->n_params; k++)
-        if (strcmp(onnx->params[k].name, parameter) == 0)
-            return &onnx->params[k];
-    return NULL;
+    return MZ_FIND(onnx->params, onnx->n_params, name, parameter);
 }
 
 int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i) {

@@ -134,10 +134,7 @@ static mezzo_status check_metrics(audit *a) {
 // --- the configuration -------------------------------------------------------------------------------------------
 static bool follows_place(const char *key) { // the key names the folder, or does not change results
     static const char *const keys[] = {"train.out", "train.resume", "train.init", "train.profile", "device.threads"};
-    for (size_t i = 0; i < MZ_COUNT(keys); i++)
-        if (strcmp(keys[i], key) == 0)
-            return true;
-    return false;
+    return MZ_INDEX_WORD(keys, MZ_COUNT(keys), key) < MZ_COUNT(keys);
 }
 
 static mezzo_status parse_config(const char *where, const char *text, mezzo_config **out) {
@@ -488,10 +485,8 @@ static mezzo_status begin(audit *a) {
 // --- the report of an interval -----------------------------------------------------------------------------------
 static const char *kind_of(const mz_checkpoint_difference *d) {
     static const char *const kinds[] = {"weight", "moment", "average"};
-    for (int i = 0; i < MZ_CHECKPOINT_FILES; i++)
-        if (strcmp(d->file, mz_checkpoint_files[i]) == 0)
-            return kinds[i];
-    return "state";
+    const size_t i = MZ_INDEX_WORD(mz_checkpoint_files, MZ_CHECKPOINT_FILES, d->file);
+    return i < MZ_CHECKPOINT_FILES ? kinds[i] : "state";
 }
 
 static void report_record(audit *a) {

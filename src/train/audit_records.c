@@ -76,10 +76,7 @@ mezzo_status mz_records_take(mz_records *r, int64_t step) {
 }
 
 bool mz_records_have(const mz_records *r, const char *name) {
-    for (size_t i = 0; i < r->n; i++)
-        if (strcmp(r->values[i].name, name) == 0)
-            return true;
-    return false;
+    return MZ_FIND(r->values, r->n, name, name) != NULL;
 }
 
 // --- comparing ---------------------------------------------------------------------------------------------------

@@ -347,10 +347,8 @@ static double size_of_data(const mz_model_sizes *data, const mz_model_key *key) 
                  {"channels", data->channels},
                  {"condition_size", data->condition_size},
                  {"condition_channels", data->condition_channels}};
-    for (size_t i = 0; i < MZ_COUNT(sizes); i++)
-        if (strcmp(sizes[i].name, key->name) == 0)
-            return (double)sizes[i].value;
-    return 0;
+    const size_t i = MZ_INDEX(sizes, MZ_COUNT(sizes), name, key->name);
+    return i < MZ_COUNT(sizes) ? (double)sizes[i].value : 0;
 }
 
 // Sets a key that only models of ONNX files have.

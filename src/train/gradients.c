@@ -43,11 +43,9 @@ static size_t part_of(const char *name) {
 static mezzo_status make_groups(mz_gradient_norms *g, const mezzo_optimizer *opt) {
     for (int i = 0; i < g->n; i++) {
         const char *name = opt->params->list[opt->index[i]].name;
-        int n = (int)part_of(name), k = 0;
         char full[256];
-        snprintf(full, sizeof full, "gradients/norm/%.*s", n, name);
-        while (k < g->n_groups && strcmp(g->names[k], full) != 0)
-            k++;
+        snprintf(full, sizeof full, "gradients/norm/%.*s", (int)part_of(name), name);
+        const int k = (int)MZ_INDEX_WORD(g->names, g->n_groups, full);
         g->group[i] = k < MOST_GROUPS ? k : -1;
         if (k < g->n_groups || k == MOST_GROUPS)
             continue;

@@ -194,10 +194,8 @@ static const struct {
 } phases[] = {{"forward", "#0072b2"}, {"recompute", "#56b4e9"}, {"backward", "#d55e00"}, {"update", "#009e73"}};
 
 static const char *colour_of(const char *phase) {
-    for (size_t i = 0; i < MZ_COUNT(phases); i++)
-        if (strcmp(phases[i].phase, phase) == 0)
-            return phases[i].colour;
-    return "#999999";
+    const size_t i = MZ_INDEX(phases, MZ_COUNT(phases), phase, phase);
+    return i < MZ_COUNT(phases) ? phases[i].colour : "#999999";
 }
 
 static void add_phases(mz_text *t, const mz_profile_view *v, const rows *r) {

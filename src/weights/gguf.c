@@ -56,10 +56,7 @@ enum { LLAMA3_ORIGINAL = 8192 };   // Llama 3's context length, for files that g
 enum { GEMMA2_WINDOW = 4096 };     // Gemma 2's window, for files that give none
 
 const mz_gguf_family *mz_gguf_by_model(const char *model) {
-    for (size_t i = 0; i < MZ_COUNT(families); i++)
-        if (strcmp(families[i].model, model) == 0)
-            return &families[i];
-    return NULL;
+    return MZ_FIND(families, MZ_COUNT(families), model, model);
 }
 
 mezzo_status mz_gguf_family_of(const char *where, const mz_gguf *file, const mz_gguf_family **out) {
@@ -230,10 +227,7 @@ static mezzo_status refuse(reader *r, const char *key, double value, const char 
 }
 
 static const mz_model_key *field_of(const char *name) {
-    for (size_t i = 0; i < mz_model_key_count; i++)
-        if (strcmp(mz_model_keys[i].name, name) == 0)
-            return &mz_model_keys[i];
-    return NULL;
+    return MZ_FIND(mz_model_keys, mz_model_key_count, name, name);
 }
 
 static mezzo_status get_number(reader *r, const char *key, mz_key_type type, double *out) {
@@ -685,12 +679,11 @@ mezzo_status mz_gguf_format_named(const char *name, mz_gguf_format *out) {
                                              {"f16", MEZZO_F16, false, 1},
                                              {"q8_0", MEZZO_F32, true, 7},
                                              {"bf16", MEZZO_BF16, false, 32}};
-    for (size_t i = 0; i < MZ_COUNT(formats); i++)
-        if (strcmp(formats[i].name, name) == 0) {
-            *out = formats[i];
-            return MEZZO_OK;
-        }
-    return mz_fail(MEZZO_ERR_INVALID, "there is no format %s; it is f32, f16, bf16 or q8_0", mz_quote(name).text);
+    const mz_gguf_format *found = MZ_FIND(formats, MZ_COUNT(formats), name, name);
+    if (found == NULL)
+        return mz_fail(MEZZO_ERR_INVALID, "there is no format %s; it is f32, f16, bf16 or q8_0", mz_quote(name).text);
+    *out = *found;
+    return MEZZO_OK;
 }
 
 void mz_gguf_format_of(const mz_gguf_format *f, const mz_hf_part *part, bool vector, int64_t cols, mezzo_dtype *dtype,

@@ -41,10 +41,8 @@ const char *mz_hf_differs(const char *type) {
                    "its blocks attend to a sequence by transformers or see no condition, those of "
                    "radio_unet see a picture at every level"},
                   {"UNet2DModel", "it has no condition, radio_unet always has one"}};
-    for (size_t i = 0; i < MZ_COUNT(others); i++)
-        if (strcmp(others[i].type, type) == 0)
-            return others[i].how;
-    return NULL;
+    const size_t i = MZ_INDEX(others, MZ_COUNT(others), type, type);
+    return i < MZ_COUNT(others) ? others[i].how : NULL;
 }
 
 const mz_hf_family *mz_hf_by_model(const char *model) {

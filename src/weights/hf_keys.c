@@ -22,10 +22,7 @@ const mz_hf_key *mz_hf_keys(size_t *n) {
 }
 
 static bool is_one_of(const char *family, const char *const *list, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(list[i], family) == 0)
-            return true;
-    return false;
+    return MZ_INDEX_WORD(list, n, family) < n;
 }
 
 // Returns whether a row belongs to the family, or to keys that many of transformers' families share.

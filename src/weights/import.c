@@ -32,9 +32,8 @@ static void close_source(mz_import *in) {
 }
 
 static mezzo_status add_file(mz_import *in, const char *name) {
-    for (size_t i = 0; i < in->n_files; i++)
-        if (strcmp(in->file_names[i], name) == 0)
-            return MEZZO_OK;
+    if (MZ_INDEX_WORD(in->file_names, in->n_files, name) < in->n_files)
+        return MEZZO_OK;
     size_t names = in->cap_names;
     MEZZO_TRY(MZ_RESERVE(in->file_names, names, in->n_files + 1));
     in->cap_names = names;

@@ -205,9 +205,7 @@ mezzo_status mz_isa_probe(const char *forced, mz_isa *out) {
     *out = machine;
     if (forced == NULL || forced[0] == '\0')
         return MEZZO_OK;
-    int level = 0;
-    while (level < MZ_LEVEL_COUNT && strcmp(forced, words[level]) != 0)
-        level++;
+    const int level = (int)MZ_INDEX_WORD(words, MZ_LEVEL_COUNT, forced);
     if (level == MZ_LEVEL_COUNT)
         return mz_fail(MEZZO_ERR_INVALID, "MEZZO_ISA=%s: use amx, avx512, avx2 or ref; on ARM neon or ref", forced);
     if (level > (int)machine.found || !mz_level_exists((mz_level)level))

@@ -69,18 +69,18 @@ static bool find_word(const char *text, word *out) {
     char low[64];
     mezzo_precision precision;
     lower(text, low, sizeof low);
-    for (size_t i = 0; i < MZ_COUNT(words); i++)
-        if (strcmp(words[i].text, low) == 0) {
-            *out = words[i];
-            return true;
-        }
+    const word *found = MZ_FIND(words, MZ_COUNT(words), text, low);
+    if (found != NULL) {
+        *out = *found;
+        return true;
+    }
     if (mezzo_precision_parse(low, &precision) != MEZZO_OK)
         return false;
-    for (int ask = 0; ask < MZ_ASK_COUNT; ask++)
-        if (strcmp(ask_names[ask], mezzo_precision_name(precision)) == 0) {
-            *out = (word){ask_names[ask], (mz_ask)ask, false};
-            return true;
-        }
+    const size_t ask = MZ_INDEX_WORD(ask_names, MZ_ASK_COUNT, mezzo_precision_name(precision));
+    if (ask < MZ_ASK_COUNT) {
+        *out = (word){ask_names[ask], (mz_ask)ask, false};
+        return true;
+    }
     *out = (word){ask_names[MZ_ASK_FP8], MZ_ASK_FP8, false};
     return mz_precision(precision) != NULL && mz_precision(precision)->scaling != MZ_SCALING_NONE;
 }
@@ -90,13 +90,9 @@ static int truth(const char *text) {
     static const char *const yes[] = {"true", "yes", "on", "1", "y"}, *const no[] = {"false", "no", "off", "0", "n"};
     char low[16];
     lower(text, low, sizeof low);
-    for (size_t i = 0; i < MZ_COUNT(yes); i++) {
-        if (strcmp(low, yes[i]) == 0)
-            return 1;
-        if (strcmp(low, no[i]) == 0)
-            return 0;
-    }
-    return -1;
+    return MZ_INDEX_WORD(yes, MZ_COUNT(yes), low) < MZ_COUNT(yes) ? 1
+           : MZ_INDEX_WORD(no, MZ_COUNT(no), low) < MZ_COUNT(no)  ? 0
+                                                                  : -1;
 }
 
 static bool one_of(const char *name, const char *list) { // `list` is " a b c "
@@ -592,10 +588,7 @@ static mezzo_status read_into(mz_asked_set *set, char *path) {
 }
 
 static bool is_in(const mz_asked_set *set, const char *path) {
-    for (size_t i = 0; i < set->n; i++)
-        if (strcmp(set->paths[i], path) == 0)
-            return true;
-    return false;
+    return MZ_INDEX_WORD(set->paths, set->n, path) < set->n;
 }
 
 // Adds the file that another one names. A path is relative to the folder where the job starts, which is the current

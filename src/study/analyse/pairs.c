@@ -268,10 +268,7 @@ static mezzo_status check_energy(mz_study *s) {
 
 // --- pairing -------------------------------------------------------------------------------------------------------
 static bool has_precision(const mz_study *s, const char *prec) {
-    for (size_t i = 0; i < s->n_rows; i++)
-        if (strcmp(s->rows[i].prec, prec) == 0)
-            return true;
-    return false;
+    return MZ_FIND(s->rows, s->n_rows, prec, prec) != NULL;
 }
 
 // Returns whether a name is in "a, b, c".

@@ -66,9 +66,7 @@ static mezzo_status read_rule(const char *where, const json_t *o, mz_rule *r) {
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'rules': each rule is an object", where);
     MEZZO_TRY(mz_json_get_int(where, o, "least_width", 1, most, &r->least_width));
     MEZZO_TRY(mz_json_get_string(where, o, "candidate", &kind));
-    size_t k = 0;
-    while (k < MZ_COUNT(kind_names) && strcmp(kind_names[k], kind) != 0)
-        k++;
+    const size_t k = MZ_INDEX_WORD(kind_names, MZ_COUNT(kind_names), kind);
     if (k == MZ_COUNT(kind_names))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'candidate': it is always, never, from or below", where);
     r->kind = (mz_rule_kind)k;
@@ -181,10 +179,8 @@ const char *mz_rules_for(const char *device, bool amx, const char *model) {
 
 mezzo_status mz_rules_load(const char *path, mz_rules *out) {
     json_t *o = NULL;
-    size_t i = 0;
+    const size_t i = MZ_INDEX(built_in, MZ_COUNT(built_in), name, path);
     *out = (mz_rules){0};
-    while (i < MZ_COUNT(built_in) && strcmp(built_in[i].name, path) != 0)
-        i++;
     if (i == 0) {
         mz_rules_t4_glm4moe(out);
         return MEZZO_OK;

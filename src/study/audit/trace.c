@@ -26,10 +26,8 @@ static const struct {
                    {"fp8", MEZZO_F8E4M3}, {"fp8_e4m3fn", MEZZO_F8E4M3}, {"fp8_e5m2", MEZZO_F8E5M2}};
 
 static mezzo_dtype dtype_of(const char *name) {
-    for (size_t i = 0; i < MZ_COUNT(dtype_names); i++)
-        if (strcmp(dtype_names[i].name, name) == 0)
-            return dtype_names[i].dtype;
-    return MEZZO_DTYPE_COUNT;
+    const size_t i = MZ_INDEX(dtype_names, MZ_COUNT(dtype_names), name, name);
+    return i < MZ_COUNT(dtype_names) ? dtype_names[i].dtype : MEZZO_DTYPE_COUNT;
 }
 
 const char *mz_torch_dtype_name(mezzo_dtype dtype) {
@@ -149,12 +147,12 @@ static void classify(mz_torch_op *op) {
         op->in_place = true;
         name[n - 1] = '\0';
     }
-    for (size_t i = 0; i < MZ_COUNT(known_ops); i++)
-        if (strcmp(known_ops[i].name, name) == 0) {
-            op->class = known_ops[i].class;
-            op->a = known_ops[i].a;
-            op->b = known_ops[i].b;
-        }
+    const size_t i = MZ_INDEX(known_ops, MZ_COUNT(known_ops), name, name);
+    if (i < MZ_COUNT(known_ops)) {
+        op->class = known_ops[i].class;
+        op->a = known_ops[i].a;
+        op->b = known_ops[i].b;
+    }
     if (op->class == MZ_TORCH_AVERAGE && !op->in_place)
         op->class = MZ_TORCH_OTHER;
     op->flops = flops_of(op);
@@ -224,12 +222,10 @@ static const struct {
 
 static mezzo_status read_event(const char *where, const mz_torch_trace *t, const json_t *o, mz_torch_event *e) {
     const char *kind, *reduction;
-    size_t k = 0;
     int64_t optimizer;
     *e = (mz_torch_event){0};
     MEZZO_TRY(mz_json_get_string(where, o, "kind", &kind));
-    while (k < MZ_COUNT(event_names) && strcmp(event_names[k].name, kind) != 0)
-        k++;
+    const size_t k = MZ_INDEX(event_names, MZ_COUNT(event_names), name, kind);
     if (k == MZ_COUNT(event_names))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'kind': this version knows no such event", where);
     e->kind = (mz_torch_event_kind)k;

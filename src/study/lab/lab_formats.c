@@ -22,10 +22,7 @@ const mz_lab_format mz_lab_formats[MZ_LAB_FORMATS] = {
 };
 
 const mz_lab_format *mz_lab_format_find(const char *name) {
-    for (size_t i = 0; i < MZ_LAB_FORMATS; i++)
-        if (strcmp(mz_lab_formats[i].name, name) == 0)
-            return &mz_lab_formats[i];
-    return NULL;
+    return MZ_FIND(mz_lab_formats, MZ_LAB_FORMATS, name, name);
 }
 
 // --- facts ---------------------------------------------------------------------------------------------------------

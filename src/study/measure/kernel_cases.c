@@ -95,10 +95,7 @@ static const mz_bench_case defaults[] = {
 };
 
 const mz_bench_op *mz_bench_find(const char *name) {
-    for (size_t i = 0; i < MZ_BENCH_OPS; i++)
-        if (strcmp(mz_bench_ops[i].name, name) == 0)
-            return &mz_bench_ops[i];
-    return NULL;
+    return MZ_FIND(mz_bench_ops, MZ_BENCH_OPS, name, name);
 }
 bool mz_bench_op_scored(const mz_bench_op *op) {
     return mz_op_table[op->op].flops != NULL;

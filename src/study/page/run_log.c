@@ -293,10 +293,7 @@ void mz_run_log_free(mz_run_log *log) {
 
 // --- queries --------------------------------------------------------------------------------------------------------
 const mz_series *mz_run_log_find(const mz_run_log *log, const char *name) {
-    for (size_t i = 0; i < log->n_series; i++)
-        if (strcmp(log->series[i].name, name) == 0)
-            return &log->series[i];
-    return NULL;
+    return MZ_FIND(log->series, log->n_series, name, name);
 }
 
 const char *mz_run_log_unit(const mz_run_log *log) {
@@ -311,10 +308,7 @@ const char *mz_run_log_unit(const mz_run_log *log) {
 }
 
 const mz_run_texts *mz_run_log_texts(const mz_run_log *log, const char *name) {
-    for (size_t i = 0; i < log->n_texts; i++)
-        if (strcmp(log->texts[i].name, name) == 0)
-            return &log->texts[i];
-    return NULL;
+    return MZ_FIND(log->texts, log->n_texts, name, name);
 }
 
 const char *mz_run_log_text(const mz_run_log *log, const char *name) {
