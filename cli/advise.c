@@ -69,25 +69,10 @@ static int from_rules(const char *path, const mezzo_model_config *model) {
 }
 
 // --- by timing -----------------------------------------------------------------------------------------------------
-static const char *loss_text(const void *row, char *buf, size_t size) {
-    const mz_candidate *c = row;
-    snprintf(buf, size, c->timed ? "%.4f" : "-", c->loss);
-    return buf;
-}
-
-static const cli_field timed_fields[] = {
-    {CLI_FIELD(mz_candidate, precision), NULL, "precision"},
-    {CLI_FIELD(mz_candidate, step_seconds), NULL, "ms/step", "%.3f", .flags = CLI_DASH, .factor = 1e3},
-    {CLI_FIELD(mz_candidate, tokens_per_second), NULL, "*/s", "count", .flags = CLI_DASH},
-    {CLI_FIELD(mz_candidate, memory), NULL, "memory", "mib", .legend = "of a training step. M: MiB, G: GiB"},
-    {CLI_FIELD(mz_candidate, loss), NULL, "loss", .text = loss_text, .legend = "after the timed steps"},
-    {CLI_FIELD(mz_candidate, note), NULL, ""},
-};
-
 static void print_choice(const mz_choice *c, const char *unit) {
     print_named(mezzo_precision_name(c->precision), c->reason);
     printf("\n");
-    cli_fields_table(timed_fields, MZ_COUNT(timed_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n, unit);
+    cli_choice_table(c, unit);
     int timed = 0;
     for (int i = 0; i < c->n; i++)
         timed += c->candidates[i].timed;

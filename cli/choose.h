@@ -10,6 +10,7 @@
 mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,
                         bool quiet, mz_choice *out);
 json_t *cli_choice_json(const mz_choice *c);
+void cli_choice_table(const mz_choice *c, const char *unit);          // prints the candidates; unit: of the speeds
 mezzo_status cli_choice_save(const mz_choice *c, const char *folder); // writes FOLDER/precision.json
 
 mezzo_status cli_advise_shape(mezzo_config *config); // sets the keys of the shape's options

@@ -177,6 +177,13 @@ static void roff(const char *text) {
     }
 }
 
+// Prints `text` between two texts that are roff already.
+static void roff_between(const char *before, const char *text, const char *after) {
+    fputs(before, stdout);
+    roff(text);
+    fputs(after, stdout);
+}
+
 static void man_head(const char *name, const char *summary) {
     printf(".TH \"MEZZO%s", *name != '\0' ? "\\-" : "");
     for (const char *c = name; *c != '\0'; c++)
@@ -195,30 +202,16 @@ static void man_option(void *user, const cli_listed *option) {
         section[n] = '\0';
         printf(".SS \"Keys of %s\"\n", section);
     }
-    printf(".TP\n\\fB\\-\\-");
-    roff(option->name);
-    printf("\\fR");
-    if (option->key != NULL && strncmp(option->name, option->key, strlen(option->key)) != 0) {
-        printf(", \\fB\\-\\-");
-        roff(option->key);
-        printf("\\fR");
-    }
-    if (*option->takes != '\0') {
-        printf(" \\fI");
-        roff(option->takes);
-        printf("\\fR");
-    }
-    putchar('\n');
-    roff(option->help);
-    if (*option->choices != '\0' && option->key != NULL && strcmp(option->choices, "true|false") != 0) {
-        printf(": ");
-        roff(option->choices);
-    }
-    if (*option->initial != '\0') {
-        printf(" [");
-        roff(option->initial);
-        putchar(']');
-    }
+    roff_between(".TP\n\\fB\\-\\-", option->name, "\\fR");
+    if (option->key != NULL && strncmp(option->name, option->key, strlen(option->key)) != 0)
+        roff_between(", \\fB\\-\\-", option->key, "\\fR");
+    if (*option->takes != '\0')
+        roff_between(" \\fI", option->takes, "\\fR");
+    roff_between("\n", option->help, "");
+    if (*option->choices != '\0' && option->key != NULL && strcmp(option->choices, "true|false") != 0)
+        roff_between(": ", option->choices, "");
+    if (*option->initial != '\0')
+        roff_between(" [", option->initial, "]");
     putchar('\n');
 }
 

@@ -3,25 +3,17 @@
 #include <stdlib.h>
 
 #include "cli.h"
+#include "io/config.h"
 #include "io/number.h"
-
-#define ALIAS_ENDS " |"
+#include "train/config.h"
 
 cli_args cli_line;
 
 enum { NAME_BYTES = 128, MAX_NAMES = 512 };
 
-// Compares names with '_' as '-': --batch_size is --batch-size.
-static bool same_name(const char *a, const char *b) {
-    for (; *a != '\0' && *b != '\0'; a++, b++)
-        if ((*a == '_' ? '-' : *a) != (*b == '_' ? '-' : *b))
-            return false;
-    return *a == *b;
-}
-
 static const cli_option *own_option(const cli_command *command, const char *name) {
     for (const cli_option *o = command->options; o->name != NULL; o++)
-        if (same_name(o->name, name))
+        if (mz_config_same_name(o->name, strlen(o->name), name, strlen(name)))
             return o;
     return NULL;
 }
@@ -38,51 +30,13 @@ bool cli_takes_key(const cli_command *command, const char *key) {
     return command->config != NULL && cli_begins(key, command->config);
 }
 
-// Copies the next of a key's short names; returns false after the last one.
-static bool next_alias(const char **aliases, char alias[NAME_BYTES]) {
-    *aliases += strspn(*aliases, ALIAS_ENDS);
-    const size_t n = strcspn(*aliases, ALIAS_ENDS);
-    snprintf(alias, NAME_BYTES, "%.*s", (int)n, *aliases);
-    *aliases += n;
-    return n > 0;
-}
-
-static bool alias_is(const mezzo_config_key *key, const char *name) {
-    char alias[NAME_BYTES];
-    for (const char *all = key->aliases; next_alias(&all, alias);)
-        if (same_name(alias, name))
-            return true;
-    return false;
-}
-
 // Finds the configuration key of a name, among those that the subcommand takes. An entry of a map is named
 // "autocast.PATTERN".
 static bool config_key(const cli_command *command, const char *name, mezzo_config_key *out, const char **key) {
-    for (int i = 0; i < mezzo_config_count(); i++) {
-        *out = mezzo_config_describe(i);
-        if (!cli_takes_key(command, out->key))
-            continue;
-        *key = out->key;
-        if (same_name(out->key, name) || alias_is(out, name))
-            return true;
-        size_t n = strlen(out->key);
-        if (strcmp(out->type, "map") == 0 && strncmp(name, out->key, n) == 0 && name[n] == '.' && name[n + 1] != '\0') {
-            *key = name;
-            return true;
-        }
-    }
-    return false;
-}
-
-// Returns this subcommand's name of an option that others name differently; NULL: it is no such option.
-static const char *other_name(const cli_command *command, const char *typed) {
-    static const char *const names[][2] = {{"model", "family"}}; // sweep calls the models, of which it measures many
-                                                                 // shapes, a family
-    for (size_t i = 0; i < MZ_COUNT(names); i++)
-        for (const cli_option *o = command->options; o->name != NULL; o++)
-            if (strcmp(typed, names[i][0]) == 0 && strcmp(o->name, names[i][1]) == 0)
-                return o->name;
-    return NULL;
+    const char *pattern;
+    *out = mezzo_config_describe(mz_config_index(name, &pattern));
+    *key = pattern != NULL ? name : out->key;
+    return out->key != NULL && cli_takes_key(command, out->key);
 }
 
 // Reports an unknown option with every similar name: own options, short names and full keys.
@@ -96,14 +50,18 @@ static int unknown_option(const cli_command *command, const char *typed) {
         mezzo_config_key key = mezzo_config_describe(i);
         if (!cli_takes_key(command, key.key))
             continue;
-        for (const char *all = key.aliases; n < MAX_NAMES && next_alias(&all, words[n]); n++)
+        size_t length;
+        for (const char *at = NULL; n < MAX_NAMES && (at = mz_config_next_alias(key.aliases, at, &length)) != NULL;) {
+            snprintf(words[n], NAME_BYTES, "%.*s", (int)length, at);
             names[n] = words[n];
+            n++;
+        }
         if (n < MAX_NAMES)
             names[n++] = key.key;
     }
-    const char *nearest = other_name(command, typed);
-    if (nearest == NULL)
-        nearest = mz_nearest(typed, names, n);
+    const char *nearest = mz_nearest(typed, names, n);
+    if (strcmp(typed, "model") == 0 && own_option(command, "family") != NULL) // sweep measures many shapes of a family
+        nearest = "family";
     if (nearest != NULL)
         return cli_wrong("there is no option --%s; did you mean --%s?", typed, nearest);
     return cli_wrong("there is no option --%s; mezzo %s --help lists them", typed, command->name);

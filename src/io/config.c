@@ -12,7 +12,7 @@
 #include "io/yaml.h"
 
 // --- finding keys --------------------------------------------------------------------------------------------------
-static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
+bool mz_config_same_name(const char *a, size_t an, const char *b, size_t bn) {
     if (an != bn)
         return false;
     for (size_t i = 0; i < an; i++)
@@ -21,9 +21,8 @@ static bool same_name(const char *a, size_t an, const char *b, size_t bn) {
     return true;
 }
 
-// Returns the alias after `after` (NULL: the first) and its length; NULL at the end.
-static const char *next_alias(const mz_config_row *row, const char *after, size_t *n) {
-    const char *at = after ? after + strcspn(after, " |") : row->alias;
+const char *mz_config_next_alias(const char *aliases, const char *after, size_t *n) {
+    const char *at = after ? after + strcspn(after, " |") : aliases;
     if (!at)
         return NULL;
     at += strspn(at, " |");
@@ -31,39 +30,35 @@ static const char *next_alias(const mz_config_row *row, const char *after, size_
     return *n ? at : NULL;
 }
 
-// Returns whether `name` (n bytes) is one of the row's aliases.
-static bool has_alias(const mz_config_row *row, const char *name, size_t n) {
-    size_t size;
-    for (const char *at = NULL; (at = next_alias(row, at, &size)) != NULL;)
-        if (same_name(at, size, name, n))
-            return true;
-    return false;
+// Returns whether `name` (n bytes) is the row's path or one of its aliases.
+static bool has_name(const mz_config_row *row, const char *path, const char *name, size_t n) {
+    size_t size = strlen(path);
+    bool has = mz_config_same_name(path, size, name, n);
+    for (const char *at = NULL; !has && (at = mz_config_next_alias(row->alias, at, &size)) != NULL;)
+        has = mz_config_same_name(at, size, name, n);
+    return has;
 }
 
-static mz_config_entry *find_option(const mz_config *cfg, const char *name, size_t n) {
-    for (size_t i = 0; i < cfg->count; i++) {
-        const mz_config_row *row = cfg->entries[i].row;
-        if (same_name(row->path, strlen(row->path), name, n) || has_alias(row, name, n))
-            return &cfg->entries[i];
-    }
-    return NULL;
-}
-
-mz_config_entry *mz_config_find_option(const mz_config *cfg, const char *name) {
-    return find_option(cfg, name, strlen(name));
-}
-
-// Finds the map of which "PATH.PATTERN" (n bytes) names an entry, and the pattern's place; NULL: none.
-static mz_config_entry *find_map_entry(const mz_config *cfg, const char *name, size_t n, const char **pattern) {
-    for (size_t i = 0; i < cfg->count; i++) {
-        const mz_config_row *row = cfg->entries[i].row;
-        size_t path = strlen(row->path);
-        if (row->type == MZ_CONFIG_MAP && n > path + 1 && name[path] == '.' && same_name(row->path, path, name, path)) {
+const mz_config_row *mz_config_row_of(const mz_config_row *rows, size_t count, const char *name, size_t n,
+                                      const char **pattern) {
+    *pattern = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (has_name(&rows[i], rows[i].path, name, n))
+            return &rows[i];
+    for (size_t i = 0; i < count; i++) {
+        const size_t path = strlen(rows[i].path);
+        if (rows[i].type == MZ_CONFIG_MAP && n > path + 1 && name[path] == '.' &&
+            mz_config_same_name(rows[i].path, path, name, path)) {
             *pattern = name + path + 1;
-            return &cfg->entries[i];
+            return &rows[i];
         }
     }
     return NULL;
+}
+
+mz_config_entry *mz_config_entry_of(const mz_config *cfg, const char *name, size_t n, const char **pattern) {
+    const mz_config_row *rows = cfg->entries[0].row, *row = mz_config_row_of(rows, cfg->count, name, n, pattern);
+    return row ? &cfg->entries[row - rows] : NULL;
 }
 
 mz_config_entry *mz_config_find(const mz_config *cfg, const char *path) {
@@ -83,8 +78,8 @@ static const char *last_component(const char *path) {
 static const char *nearest_key(const mz_config *cfg, const char *name) {
     for (size_t i = 0; i < cfg->count; i++) {
         const mz_config_row *row = cfg->entries[i].row;
-        const char *own = last_component(row->path), *its = last_component(name);
-        if (same_name(own, strlen(own), its, strlen(its)) || has_alias(row, its, strlen(its)))
+        const char *its = last_component(name);
+        if (has_name(row, last_component(row->path), its, strlen(its)))
             return row->path;
     }
     const char **candidates = mz_alloc(2 * cfg->count + 1, sizeof *candidates);
@@ -341,9 +336,10 @@ static mezzo_status unknown_option(const mz_config *cfg, const option *o) {
 // Takes argv[*i] and, where the option needs one, its value from argv[*i + 1].
 static mezzo_status take_option(mz_config *cfg, int argc, const char *const *argv, int *i) {
     option o = split_option(argv[*i]);
-    mz_config_entry *entry = find_option(cfg, o.name, o.name_size);
+    const char *pattern, *unused;
+    mz_config_entry *entry = mz_config_entry_of(cfg, o.name, o.name_size, &pattern);
     if (!entry && o.name_size > 3 && strncmp(o.name, "no-", 3) == 0) {
-        entry = find_option(cfg, o.name + 3, o.name_size - 3);
+        entry = mz_config_entry_of(cfg, o.name + 3, o.name_size - 3, &unused);
         if (entry && entry->row->type == MZ_CONFIG_BOOL) {
             if (o.value)
                 return mz_fail(MEZZO_ERR_INVALID, "%s takes no value", o.shown);
@@ -351,9 +347,6 @@ static mezzo_status take_option(mz_config *cfg, int argc, const char *const *arg
         }
         entry = NULL;
     }
-    const char *pattern = NULL;
-    if (!entry)
-        entry = find_map_entry(cfg, o.name, o.name_size, &pattern);
     if (!entry)
         return unknown_option(cfg, &o);
     const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
@@ -413,11 +406,12 @@ static mezzo_status check_names(const mz_config *cfg, const mz_config_entry *ent
     return MEZZO_OK;
 #endif
     const mz_config_row *row = entry->row;
-    if (find_option(cfg, row->path, strlen(row->path)) != entry)
+    const char *pattern;
+    if (mz_config_entry_of(cfg, row->path, strlen(row->path), &pattern) != entry)
         return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s occurs twice", row->path);
     size_t n;
-    for (const char *at = NULL; (at = next_alias(row, at, &n)) != NULL;)
-        if (find_option(cfg, at, n) != entry)
+    for (const char *at = NULL; (at = mz_config_next_alias(row->alias, at, &n)) != NULL;)
+        if (mz_config_entry_of(cfg, at, n, &pattern) != entry)
             return mz_fail(MEZZO_ERR_INVALID, "configuration table: %s: another row has its alias %.*s", row->path,
                            (int)n, at);
     return MEZZO_OK;
@@ -445,13 +439,11 @@ fail:
 
 mezzo_status mz_config_set(mz_config *cfg, const char *key, const char *text, mz_config_origin_kind kind,
                            const char *where) {
-    const char *pattern = NULL;
-    mz_config_entry *entry = find_option(cfg, key, strlen(key));
+    const char *pattern;
+    mz_config_entry *entry = mz_config_entry_of(cfg, key, strlen(key), &pattern);
     if (entry)
-        return mz_config_set_text(entry, text, kind, where);
-    entry = find_map_entry(cfg, key, strlen(key), &pattern);
-    if (entry)
-        return mz_config_set_pair(entry, pattern, strlen(pattern), text, kind, where);
+        return pattern ? mz_config_set_pair(entry, pattern, strlen(pattern), text, kind, where)
+                       : mz_config_set_text(entry, text, kind, where);
     const char *near = nearest_key(cfg, key);
     return mz_fail(MEZZO_ERR_INVALID, "%s: unknown key %s%s%s", where, mz_quote(key).text,
                    near ? "; did you mean " : "", near ? near : "");

@@ -38,6 +38,14 @@ typedef struct mz_config_row {
 
 typedef struct mz_config mz_config;
 
+// Finds the row that `name` (n bytes) names: by path or alias, where '-' and '_' are the same, or as "MAP.PATTERN" an
+// entry of a map, whose pattern *pattern then is. NULL: none.
+const mz_config_row *mz_config_row_of(const mz_config_row *rows, size_t count, const char *name, size_t n,
+                                      const char **pattern);
+bool mz_config_same_name(const char *a, size_t an, const char *b, size_t bn);
+// Returns the alias after `after` (NULL: the first) and its length; NULL at the end.
+const char *mz_config_next_alias(const char *aliases, const char *after, size_t *n);
+
 // Creates a configuration. MEZZO_ERR_INVALID names a row whose default is not valid, or a path or alias that two rows
 // have. `schema` is borrowed.
 mezzo_status mz_config_create(const mz_config_row *schema, size_t n, mz_config **out);

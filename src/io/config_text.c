@@ -110,8 +110,9 @@ mezzo_status mz_config_check_seal(const char *path, const char *text, size_t n) 
 }
 
 const char *mz_config_get_text(mz_config *cfg, const char *key) {
-    mz_config_entry *entry = mz_config_find_option(cfg, key);
-    if (!entry)
+    const char *pattern;
+    mz_config_entry *entry = mz_config_entry_of(cfg, key, strlen(key), &pattern);
+    if (!entry || pattern)
         return NULL;
     mz_text out = {0};
     mz_text_add(&out, "", 0);

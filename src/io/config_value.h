@@ -31,9 +31,9 @@ struct mz_config {
     unsigned marks;
 };
 
-mz_config_entry *mz_config_find(const mz_config *cfg, const char *path);
-mz_config_entry *mz_config_find_option(const mz_config *cfg,
-                                       const char *name); // by path or alias; '-' and '_' are the same
+mz_config_entry *mz_config_find(const mz_config *cfg, const char *path); // of exactly this path; NULL: none
+// Finds likewise the entry of mz_config_row_of.
+mz_config_entry *mz_config_entry_of(const mz_config *cfg, const char *name, size_t n, const char **pattern);
 void mz_config_entry_free(mz_config_entry *entry);
 
 // Checks `text` against the row and stores it, unless a stronger origin has set the key already (then it only checks).

@@ -85,6 +85,11 @@ const char *mezzo_config_get(const mezzo_config *config, const char *key) {
     return mz_config_get_text(config->values, key);
 }
 
+int mz_config_index(const char *name, const char **pattern) {
+    const mz_config_row *row = mz_config_row_of(schema, MZ_COUNT(schema), name, strlen(name), pattern);
+    return row != NULL ? (int)(row - schema) : -1;
+}
+
 int mezzo_config_count(void) {
     return (int)MZ_COUNT(schema);
 }

@@ -45,6 +45,9 @@ mezzo_status mz_config_set_model(mezzo_config *config, const mezzo_model_config 
 mezzo_status mz_config_fill_model(mezzo_config *config, const mezzo_model_config *model);
 // Names the copy in the run folder (train.out) of an ONNX file that is no longer at model.name.
 mezzo_status mz_config_find_graph(mezzo_config *config);
+// Returns the index, for mezzo_config_describe, of the key of this path, short name or "MAP.PATTERN", whose pattern
+// *pattern then is; -1: none.
+int mz_config_index(const char *name, const char **pattern);
 // Sets a key whose value is a whole number; errors as mezzo_config_set.
 mezzo_status mz_config_set_int(mezzo_config *config, const char *key, int64_t value, const char *source);
 // Reads every key, and refuses those that contradict each other.
