@@ -419,7 +419,7 @@ static void measures(const mz_call *call, shape *s) {
 // multiplied as TF32, which represents them exactly.
 static const char *formats(const mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *bias = bias_of(call);
-    const int operand = mz_cuda_operand_dtype(cuda, call, 0, 1), out = (int)call->out[0].dtype;
+    const int operand = mz_cuda_operand_dtype(cuda, call), out = (int)call->out[0].dtype;
     const bool plain = mz_cuda_16bit(operand) && out == operand && (!mz_present(bias) || (int)bias->dtype == operand);
     const bool stored_low =
         mz_cuda_16bit(operand) && (int)call->in[0].dtype == operand && (int)call->in[1].dtype == operand;

@@ -8,7 +8,7 @@
 //   linear_dw  dw = dyᵀ·x  D [K, N] = x(K×M) · dy(N×M, T)
 // Rounding (docs/dev/NUMERICS.md): the library's epilogues work on the FP32 sum and round once, which is more exact
 // than the separate ops and within their bound; where they cannot do what an op needs, the sum or its rounded value
-// goes through an own kernel. 8-bit operands: fp8.c.
+// goes through an own kernel.
 #include "backend/cuda/matmul.h"
 
 typedef enum target { TO_OUTPUT, TO_PREACT, TO_WORKSPACE } target; // the memory that the product writes
@@ -32,51 +32,54 @@ static bool aligned(const mz_gemm_key *key) {
 // Returns the format in which both operands are multiplied; -1: no such arithmetic. A wider storage is rounded to the
 // compute dtype, a narrower one widened; two equal low formats are kept even where FP32 was requested: their products
 // are exact in FP32.
-int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
-    mezzo_dtype compute = call->numerics.compute;
+int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call) {
+    const mezzo_dtype compute = call->numerics.compute, a = call->in[0].dtype, b = call->in[1].dtype;
     int dtype = MEZZO_F32;
-    if (call->in[a].dtype == call->in[b].dtype && mz_cuda_16bit((int)call->in[a].dtype))
-        dtype = (int)call->in[a].dtype;
+    if (a == b && mz_cuda_16bit((int)a))
+        dtype = (int)a;
     else if (mz_cuda_16bit((int)compute))
         dtype = (int)compute;
     if (dtype == MEZZO_BF16 && cuda->cc < 80)
-        return compute == MEZZO_F32 || (call->in[a].dtype == MEZZO_BF16 && call->in[b].dtype == MEZZO_BF16) ? MEZZO_F32
-                                                                                                            : -1;
+        return compute == MEZZO_F32 || (a == MEZZO_BF16 && b == MEZZO_BF16) ? MEZZO_F32 : -1;
     return dtype;
 }
 
-static const char *check(mz_cuda_device *cuda, const mz_call *call, int a, int b) {
+static const char *check(mz_cuda_device *cuda, const mz_call *call) {
     mezzo_dtype compute = call->numerics.compute;
     if (compute != MEZZO_F32 && compute != MEZZO_TF32 && !mz_cuda_16bit((int)compute))
         return "computes in fp32, tf32, bf16 and fp16";
     if (compute == MEZZO_TF32 && cuda->cc < 80)
         return "no tf32 arithmetic before compute capability 8.0";
-    if (mz_cuda_operand_dtype(cuda, call, a, b) < 0)
+    if (mz_cuda_operand_dtype(cuda, call) < 0)
         return "no bf16 arithmetic before compute capability 8.0";
     return mz_gemm_library(cuda);
 }
 
-// Adds up the workspace that `r` needs. `a` and `b` are the tensors that A and B come from.
-static void book(route *r, const mz_tensor *a, const mz_tensor *b, const mz_tensor *bias, size_t result, size_t sums) {
+// Adds up the workspace that `r` needs, for operands in other formats than the product's too. A is input 1, B input 0.
+static void book(const mz_call *call, route *r, size_t sums) {
+    const mz_gemm_key *key = &r->gemm->key;
+    const int b = key->other != 0 ? key->other : key->operand;
     r->bytes = 0;
+    r->convert_a = (int)call->in[1].dtype != key->operand;
+    r->convert_b = (int)call->in[0].dtype != b;
     if (r->convert_a)
-        r->at_a = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(a, r->gemm->key.operand));
+        r->at_a = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(&call->in[1], key->operand));
     if (r->convert_b)
-        r->at_b = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(b, r->gemm->key.operand));
+        r->at_b = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(&call->in[0], b));
     if (r->convert_bias)
-        r->at_bias = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(bias, MEZZO_F32));
-    if (result > 0)
-        r->at_result = mz_cuda_place(&r->bytes, result);
+        r->at_bias = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(mz_in(call, linear, bias), MEZZO_F32));
+    if (r->target == TO_WORKSPACE)
+        r->at_result = mz_cuda_place(&r->bytes, mz_cuda_bytes_as(&call->out[0], key->result));
     if (sums > 0)
         r->at_sums = mz_cuda_place(&r->bytes, sums);
     r->at_gemm = mz_cuda_place(&r->bytes, r->gemm->workspace);
 }
 
-static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call, int a, int b) {
+static mz_gemm_key product_key(const mz_cuda_device *cuda, const mz_call *call) {
     mz_gemm_key key;
     memset(&key, 0, sizeof key);
     key.batch = key.chosen_for = 1;
-    key.operand = key.result = mz_cuda_operand_dtype(cuda, call, a, b);
+    key.operand = key.result = mz_cuda_operand_dtype(cuda, call);
     key.tf32 = key.operand == MEZZO_F32 && call->numerics.compute == MEZZO_TF32;
     key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     key.bias = -1;
@@ -98,15 +101,22 @@ mezzo_status mz_cuda_operand(mz_cuda_device *cuda, const mz_tensor *t, bool conv
     return MEZZO_OK;
 }
 
-// Runs a route's product. `a`, `b`: the call's inputs that A and B come from; c: NULL, or the matrix to add.
-static mezzo_status run_product(mz_cuda_device *cuda, const mz_call *call, const route *r, int a, int b,
-                                mz_gemm_data data) {
+// Returns where the product goes.
+static void *result_of(const mz_call *call, const route *r) {
+    return r->target == TO_OUTPUT   ? call->out[0].data
+           : r->target == TO_PREACT ? mz_out(call, linear, preact)->data
+                                    : (char *)call->workspace + r->at_result;
+}
+
+// Runs a route's product; `data` has what is not an operand or the result.
+static mezzo_status run_product(mz_cuda_device *cuda, const mz_call *call, const route *r, mz_gemm_data data) {
     char *workspace = call->workspace;
     int dtype = r->gemm->key.operand;
-    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[a], r->convert_a, workspace + r->at_a, dtype, &data.a));
-    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[b], r->convert_b, workspace + r->at_b, dtype, &data.b));
-    MEZZO_TRY(mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm));
-    return MEZZO_OK;
+    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[1], r->convert_a, workspace + r->at_a, dtype, &data.a));
+    MEZZO_TRY(mz_cuda_operand(cuda, &call->in[0], r->convert_b, workspace + r->at_b, dtype, &data.b));
+    data.scale_a = call->in[1].scale, data.scale_b = call->in[0].scale;
+    data.d = result_of(call, r);
+    return mz_gemm_run(cuda, r->gemm, &data, workspace + r->at_gemm);
 }
 
 // --- post-ops that the product leaves ------------------------------------------------------------------------------
@@ -206,10 +216,10 @@ static const char *linear_in_two(mz_cuda_device *cuda, const mz_call *call, mz_g
 }
 
 static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const char *reason = check(cuda, call, 0, 1);
+    const char *reason = check(cuda, call);
     if (reason != NULL)
         return reason;
-    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    mz_gemm_key key = product_key(cuda, call);
     key.m = mz_in(call, linear, w)->shape.dim[0], key.k = mz_in(call, linear, w)->shape.dim[1];
     key.n = mz_shape_count(&mz_out(call, linear, y)->shape) / key.m;
     key.transpose_a = 1;
@@ -219,10 +229,7 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
         if (reason != NULL)
             return reason;
     }
-    r->convert_a = (int)mz_in(call, linear, w)->dtype != key.operand;
-    r->convert_b = (int)mz_in(call, linear, x)->dtype != key.operand;
-    size_t result = r->target == TO_WORKSPACE ? mz_cuda_bytes_as(mz_out(call, linear, y), r->gemm->key.result) : 0;
-    book(r, mz_in(call, linear, w), mz_in(call, linear, x), mz_in(call, linear, bias), result, 0);
+    book(call, r, 0);
     return NULL;
 }
 
@@ -231,20 +238,16 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
     const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
                     *preact = mz_out(call, linear, preact);
     const route *r = call->state;
-    char *workspace = call->workspace;
-    mz_gemm_data data = {.d = r->target == TO_OUTPUT   ? mz_out(call, linear, y)->data
-                              : r->target == TO_PREACT ? preact->data
-                                                       : workspace + r->at_result};
-    data.c = r->residual ? residual->data : NULL;
-    data.aux = preact->data;
+    mz_gemm_data data = {.c = r->residual ? residual->data : NULL, .aux = preact->data};
     if (r->bias)
-        MEZZO_TRY(mz_cuda_operand(cuda, bias, r->convert_bias, workspace + r->at_bias, MEZZO_F32, &data.bias));
-    MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
+        MEZZO_TRY(
+            mz_cuda_operand(cuda, bias, r->convert_bias, (char *)call->workspace + r->at_bias, MEZZO_F32, &data.bias));
+    MEZZO_TRY(run_product(cuda, call, r, data));
     if (!r->finish)
         return MEZZO_OK;
     const mz_cu_array none = {NULL, MEZZO_F32};
     const mz_gemm_key *key = &r->gemm->key;
-    mz_cu_epilogue e = mz_cuda_linear_epilogue(call, (mz_cu_array){data.d, key->result}, key->n, key->m);
+    mz_cu_epilogue e = mz_cuda_linear_epilogue(call, (mz_cu_array){result_of(call, r), key->result}, key->n, key->m);
     if (r->bias)
         e.bias = none;
     if (r->target == TO_PREACT)
@@ -254,13 +257,19 @@ static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
 }
 
 // --- linear_dx -----------------------------------------------------------------------------------------------------
+static const char *book_dx(const mz_call *call, route *r) {
+    const mz_tensor *dbias = mz_out(call, linear_dx, dbias);
+    book(call, r, mz_present(dbias) ? mz_cu_column_sums_bytes(r->gemm->key.n, r->gemm->key.m) : 0);
+    return mz_present(dbias) && dbias->dtype != MEZZO_F32 ? "gradients are fp32" : NULL;
+}
+
 static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *w = mz_in(call, linear_dx, w), *preact = mz_in(call, linear_dx, preact),
                     *dx = mz_out(call, linear_dx, dx);
-    const char *reason = check(cuda, call, 0, 1);
+    const char *reason = check(cuda, call);
     if (reason != NULL)
         return reason;
-    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    mz_gemm_key key = product_key(cuda, call);
     key.k = w->shape.dim[0], key.m = w->shape.dim[1];
     key.n = mz_shape_count(&dx->shape) / key.m;
     key.lda = key.ldd = key.m, key.ldb = key.k;
@@ -283,37 +292,27 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
         if (reason != NULL)
             return reason;
     }
-    r->convert_a = (int)w->dtype != key.operand;
-    r->convert_b = (int)mz_in(call, linear_dx, dy)->dtype != key.operand;
-    bool summed = mz_present(mz_out(call, linear_dx, dbias));
-    if (summed && mz_out(call, linear_dx, dbias)->dtype != MEZZO_F32)
-        return "gradients are fp32";
-    size_t sums = summed ? mz_cu_column_sums_bytes(key.n, key.m) : 0;
-    book(r, w, mz_in(call, linear_dx, dy), NULL, r->finish ? mz_cuda_bytes_as(dx, MEZZO_F32) : 0, sums);
-    return NULL;
+    return book_dx(call, r);
 }
 
 static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const route *r = call->state;
-    char *workspace = call->workspace;
-    mz_gemm_data data = {.d = r->finish ? workspace + r->at_result : mz_out(call, linear_dx, dx)->data,
-                         .aux = mz_in(call, linear_dx, preact)->data};
-    MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
-    return mz_cuda_finish_dx(cuda, call, r->finish ? data.d : NULL, r->gemm->key.n, r->gemm->key.m,
-                             workspace + r->at_sums);
+    MEZZO_TRY(run_product(cuda, call, r, (mz_gemm_data){.aux = mz_in(call, linear_dx, preact)->data}));
+    return mz_cuda_finish_dx(cuda, call, r->finish ? result_of(call, r) : NULL, r->gemm->key.n, r->gemm->key.m,
+                             (char *)call->workspace + r->at_sums);
 }
 
 // --- linear_dw -----------------------------------------------------------------------------------------------------
 static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *dy = mz_in(call, linear_dw, dy), *dw = mz_out(call, linear_dw, dw),
                     *db = mz_out(call, linear_dw, db);
-    const char *reason = check(cuda, call, 0, 1);
+    const char *reason = check(cuda, call);
     if (reason != NULL)
         return reason;
     if (dw->dtype != MEZZO_F32 || (mz_present(db) && db->dtype != MEZZO_F32))
         return "gradients are fp32";
-    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    mz_gemm_key key = product_key(cuda, call);
     key.n = dw->shape.dim[0], key.m = dw->shape.dim[1];
     key.k = mz_shape_count(&dy->shape) / key.n;
     key.transpose_b = 1;
@@ -324,9 +323,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->convert_a = (int)mz_in(call, linear_dw, x)->dtype != key.operand;
-    r->convert_b = (int)dy->dtype != key.operand;
-    book(r, mz_in(call, linear_dw, x), dy, NULL, 0, mz_present(db) ? mz_cu_column_sums_bytes(key.k, key.n) : 0);
+    book(call, r, mz_present(db) ? mz_cu_column_sums_bytes(key.k, key.n) : 0);
     return NULL;
 }
 
@@ -334,7 +331,7 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const mz_tensor *db = mz_out(call, linear_dw, db);
     const route *r = call->state;
-    MEZZO_TRY(run_product(cuda, call, r, 1, 0, (mz_gemm_data){.d = mz_out(call, linear_dw, dw)->data}));
+    MEZZO_TRY(run_product(cuda, call, r, (mz_gemm_data){.d = NULL}));
     if (mz_present(db))
         MZ_CUDA_TRY(mz_cu_column_sums(cuda->stream, mz_cuda_array(mz_in(call, linear_dw, dy)), db->data, r->gemm->key.k,
                                       r->gemm->key.n, call->attrs.accumulate,
@@ -346,10 +343,10 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
 static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *added = mz_in(call, matmul, added),
                     *y = mz_out(call, matmul, y);
-    const char *reason = check(cuda, call, 0, 1);
+    const char *reason = check(cuda, call);
     if (reason != NULL)
         return reason;
-    mz_gemm_key key = product_key(cuda, call, 1, 0);
+    mz_gemm_key key = product_key(cuda, call);
     int rank = y->shape.rank;
     bool ta = call->attrs.transpose_a, tb = call->attrs.transpose_b;
     key.n = y->shape.dim[rank - 2], key.m = y->shape.dim[rank - 1];
@@ -370,9 +367,7 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
     reason = take(cuda, &key, r);
     if (reason != NULL)
         return reason;
-    r->convert_a = (int)b->dtype != key.operand;
-    r->convert_b = (int)a->dtype != key.operand;
-    book(r, b, a, NULL, storable ? 0 : mz_cuda_bytes_as(y, MEZZO_F32), 0);
+    book(call, r, 0);
     return NULL;
 }
 
@@ -380,18 +375,128 @@ static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
     mz_cuda_device *cuda = mz_cuda(device);
     const mz_tensor *y = mz_out(call, matmul, y);
     const route *r = call->state;
-    void *d = r->finish ? (char *)call->workspace + r->at_result : y->data;
+    void *d = result_of(call, r);
     const mz_tensor *added = mz_in(call, matmul, added);
     if (r->gemm->key.beta && !r->gemm->key.apart) // the library adds what has the result's format
         MZ_CUDA_TRY(
             mz_cu_convert(cuda->stream, mz_cuda_array(added), (mz_cu_array){d, MEZZO_F32}, mz_shape_count(&y->shape)));
-    const mz_gemm_data data = {
-        .d = d, .c = r->gemm->key.apart ? added->data : NULL, .factors = call->attrs.coefficients};
-    MEZZO_TRY(run_product(cuda, call, r, 1, 0, data));
+    const mz_gemm_data data = {.c = r->gemm->key.apart ? added->data : NULL, .factors = call->attrs.coefficients};
+    MEZZO_TRY(run_product(cuda, call, r, data));
     if (r->finish)
         MZ_CUDA_TRY(
             mz_cu_convert(cuda->stream, (mz_cu_array){d, MEZZO_F32}, mz_cuda_array(y), mz_shape_count(&y->shape)));
     return MEZZO_OK;
+}
+
+// --- 8-bit operands with a scale each ------------------------------------------------------------------------------
+// The library's FP8 products are TN only, so a gradient's operands are columnwise: w for dx, dy and x for dw.
+//   linear     D [N, M] = w(K×N, T) · x(K×M)       E4M3 · E4M3, fast accumulation
+//   linear_dx  D [K, M] = wᵀ(N×K, T) · dy(N×M)     E4M3 · E5M2
+//   linear_dw  D [K, N] = xᵀ(M×K, T) · dyᵀ(M×N)    E4M3 · E5M2
+// first, second: whether that operand must be transposed.
+static const char *check_fp8(mz_cuda_device *cuda, const mz_call *call, bool first, bool second) {
+    if (call->in[0].columnwise != first || call->in[1].columnwise != second)
+        return "both operands have what is summed over as their last dimension";
+    for (int i = 0; i < 2; i++) {
+        const mz_tensor *t = &call->in[i];
+        if ((t->dtype != MEZZO_F8E4M3 && t->dtype != MEZZO_F8E5M2) || t->scaling != MZ_SCALING_TENSOR)
+            return "multiplies 8-bit operands that have a scale each";
+    }
+    if (call->in[0].dtype == MEZZO_F8E5M2 && call->in[1].dtype == MEZZO_F8E5M2)
+        return "cuBLASLt does not multiply e5m2 with e5m2";
+    if (cuda->cc < 89)
+        return "no fp8 arithmetic before compute capability 8.9";
+    return mz_gemm_library(cuda);
+}
+
+static mz_gemm_key key_fp8(const mz_call *call, int64_t m, int64_t n, int64_t k, mezzo_dtype result) {
+    mz_gemm_key key;
+    memset(&key, 0, sizeof key);
+    key.m = m, key.n = n, key.k = k, key.batch = key.chosen_for = 1;
+    key.lda = key.ldb = k, key.ldd = m;
+    key.transpose_a = 1;
+    key.operand = (int32_t)call->in[1].dtype, key.other = (int32_t)call->in[0].dtype;
+    key.result = (int32_t)result;
+    key.scaled = 1;
+    key.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    key.bias = -1;
+    return key;
+}
+
+// Takes a plan. Operands' rows have k bytes, the result's m numbers of 2 bytes or more; n may be anything.
+static const char *take_fp8(mz_cuda_device *cuda, const mz_gemm_key *key, route *r) {
+    if (key->k % 16 != 0 || key->m % 8 != 0)
+        return "rows of operands and of the result are multiples of 16 bytes";
+    return take(cuda, key, r);
+}
+
+// Chooses a product with bias and residual where the epilogue has them for these formats. An activation takes the
+// product in its stored format, because recomputation quantizes the stored product and must give equal bits.
+static const char *linear_whole_fp8(mz_cuda_device *cuda, const mz_call *call, mz_gemm_key key, route *r) {
+    const mz_tensor *bias = mz_in(call, linear, bias), *residual = mz_in(call, linear, residual),
+                    *y = mz_out(call, linear, y), *preact = mz_out(call, linear, preact);
+    const bool act = call->attrs.act != MZ_ACT_NONE, aux = mz_present(preact);
+    if (mz_present(bias) && bias->dtype != MEZZO_BF16)
+        return "its bias is bf16";
+    if (act && (mz_present(residual) || call->attrs.via != MEZZO_BF16 || (aux && preact->dtype != MEZZO_BF16)))
+        return "an activation is of a product in bf16";
+    if ((aux && !act) || (mz_present(residual) && residual->dtype != y->dtype))
+        return "its epilogue adds what is stored alike";
+    key.result = (int32_t)(act ? MEZZO_BF16 : y->dtype);
+    key.beta = key.apart = mz_present(residual);
+    key.bias = mz_present(bias) ? (int32_t)MEZZO_BF16 : -1;
+    key.epilogue = mz_present(bias) ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    *r = (route){.bias = mz_present(bias), .residual = mz_present(residual), .finish = act};
+    r->target = !act ? TO_OUTPUT : aux ? TO_PREACT : TO_WORKSPACE;
+    return take_fp8(cuda, &key, r);
+}
+
+static const char *linear_fp8_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const char *reason = check_fp8(cuda, call, false, false);
+    if (reason != NULL)
+        return reason;
+    int64_t n = mz_in(call, linear, w)->shape.dim[0], k = mz_in(call, linear, w)->shape.dim[1];
+    mz_gemm_key key = key_fp8(call, n, mz_shape_count(&mz_out(call, linear, y)->shape) / n, k, MEZZO_F32);
+    key.fast = 1;
+    if (linear_whole_fp8(cuda, call, key, r) != NULL) { // the sum in FP32, and our own kernel for the other steps
+        *r = (route){.finish = true, .target = TO_WORKSPACE};
+        reason = take_fp8(cuda, &key, r);
+    }
+    if (reason == NULL)
+        book(call, r, 0);
+    return reason;
+}
+
+static const char *linear_dx_fp8_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *w = mz_in(call, linear_dx, w), *dx = mz_out(call, linear_dx, dx);
+    const char *reason = check_fp8(cuda, call, false, true);
+    if (reason != NULL)
+        return reason;
+    int64_t k = w->shape.dim[0], m = w->shape.dim[1], n = mz_shape_count(&dx->shape) / m;
+    r->finish = mz_present(mz_in(call, linear_dx, preact)) || dx->dtype == MEZZO_F16;
+    r->target = r->finish ? TO_WORKSPACE : TO_OUTPUT;
+    mz_gemm_key key = key_fp8(call, m, n, k, r->finish ? MEZZO_F32 : dx->dtype);
+    reason = take_fp8(cuda, &key, r);
+    return reason != NULL ? reason : book_dx(call, r);
+}
+
+static const char *linear_dw_fp8_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const mz_tensor *dw = mz_out(call, linear_dw, dw);
+    const char *reason = check_fp8(cuda, call, true, true);
+    if (reason != NULL)
+        return reason;
+    if (dw->dtype != MEZZO_F32)
+        return "gradients are fp32";
+    if (mz_present(mz_out(call, linear_dw, db)))
+        return "a bias's gradient is not summed from 8 bits";
+    int64_t n = dw->shape.dim[0], m = dw->shape.dim[1],
+            k = mz_columnwise_pitch(mz_shape_count(&mz_in(call, linear_dw, dy)->shape) / n);
+    mz_gemm_key key = key_fp8(call, m, n, k, MEZZO_F32);
+    key.beta = call->attrs.accumulate;
+    reason = take_fp8(cuda, &key, r);
+    if (reason == NULL)
+        book(call, r, 0);
+    return reason;
 }
 
 // --- the kernels ---------------------------------------------------------------------------------------------------
@@ -403,7 +508,8 @@ static const char *prepare(mezzo_device *device, const mz_call *call, route_of *
     if (r == NULL)
         return mz_out_of_memory;
     const char *reason = find(cuda, call, r);
-    while (reason == NULL && !r->gemm->measured && !cuda->capturing) { // measuring may exclude a plan
+    // Measuring may exclude a plan. Of 8-bit operands the library's first proposal stays.
+    while (reason == NULL && !r->gemm->measured && !r->gemm->key.scaled && !cuda->capturing) {
         mz_gemm_measure(cuda, r->gemm);
         reason = find(cuda, call, r);
     }
@@ -411,12 +517,15 @@ static const char *prepare(mezzo_device *device, const mz_call *call, route_of *
     return reason;
 }
 
-#define MATMUL_KERNEL(op)                                                                                              \
-    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
-        return prepare(device, call, op##_route, out);                                                                 \
+#define MATMUL_KERNEL(symbol, name, run)                                                                               \
+    static const char *symbol##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                 \
+        return prepare(device, call, symbol##_route, out);                                                             \
     }                                                                                                                  \
-    const mz_kernel mz_cuda_##op = {#op "__cublaslt", op##_prepare, op##_run};
-MATMUL_KERNEL(linear)
-MATMUL_KERNEL(linear_dx)
-MATMUL_KERNEL(linear_dw)
-MATMUL_KERNEL(matmul)
+    const mz_kernel mz_cuda_##symbol = {name, symbol##_prepare, run};
+MATMUL_KERNEL(linear, "linear__cublaslt", linear_run)
+MATMUL_KERNEL(linear_dx, "linear_dx__cublaslt", linear_dx_run)
+MATMUL_KERNEL(linear_dw, "linear_dw__cublaslt", linear_dw_run)
+MATMUL_KERNEL(matmul, "matmul__cublaslt", matmul_run)
+MATMUL_KERNEL(linear_fp8, "linear_fp8__cublaslt", linear_run)
+MATMUL_KERNEL(linear_dx_fp8, "linear_dx_fp8__cublaslt", linear_dx_run)
+MATMUL_KERNEL(linear_dw_fp8, "linear_dw_fp8__cublaslt", linear_dw_run)

@@ -54,9 +54,8 @@ mz_gemm *mz_gemm_find(mz_cuda_device *cuda, const mz_gemm_key *key);
 void mz_gemm_measure(mz_cuda_device *cuda, mz_gemm *gemm);
 mezzo_status mz_gemm_run(mz_cuda_device *cuda, const mz_gemm *gemm, const mz_gemm_data *data, void *workspace);
 
-// Returns the format in which the operands in[a] and in[b] of a product are multiplied; -1: no such arithmetic
-// (matmul.c).
-int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call, int a, int b);
+// Returns the format in which the first two inputs of a product are multiplied; -1: no such arithmetic (matmul.c).
+int mz_cuda_operand_dtype(const mz_cuda_device *cuda, const mz_call *call);
 
 // Returns NULL where the library is open; otherwise the reason.
 const char *mz_gemm_library(mz_cuda_device *cuda);
