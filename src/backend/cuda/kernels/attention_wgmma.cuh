@@ -32,16 +32,6 @@ constexpr __host__ __device__ int tile_bytes(int rows, int d) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // --- products ------------------------------------------------------------------------------------------------------
-#define MZ_R4(C, i) C(d[i][0]), C(d[i][1]), C(d[i][2]), C(d[i][3])
-#define MZ_R32(C, i)                                                                                                   \
-    MZ_R4(C, i), MZ_R4(C, i + 1), MZ_R4(C, i + 2), MZ_R4(C, i + 3), MZ_R4(C, i + 4), MZ_R4(C, i + 5), MZ_R4(C, i + 6), \
-        MZ_R4(C, i + 7)
-#define MZ_N32                                                                                                         \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MZ_N64                                                                                                         \
-    MZ_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                        \
-           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define MZ_WGMMA_64(TYPES, C, ADD)                                                                                     \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " {" MZ_N32 "}, "                                 \
                  "{%32, %33, %34, %35}, %36, " ADD ", 1, 1, %37;"                                                      \
@@ -275,10 +265,7 @@ constexpr __host__ __device__ int padded(int length) {
 // Boxes of `box` positions of a head of [B, T, heads, D], rows `row` elements apart; what lies outside is 0.
 inline bool describe_heads(CUtensorMap *map, const mz_cu_attention &a, const void *data, int heads, long long row,
                            int box) {
-    const CUtensorMapDataType type =
-        a.dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    return (a.dtype == MEZZO_BF16 || a.dtype == MEZZO_F16) &&
-           describe_boxes<4>(map, type, data, {a.width, heads, a.length, a.batch},
+    return describe_boxes<4>(map, box_type(a.dtype), data, {a.width, heads, a.length, a.batch},
                              {a.width * 2, row * 2, row * 2 * a.length}, {COLUMNS, 1, box, 1});
 }
 

@@ -7,6 +7,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "launch.h"
+
 enum { CLUSTER = 2 };
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
@@ -104,6 +106,10 @@ static inline tensor_map_encode find_tensor_map_encode() {
     encode = reinterpret_cast<tensor_map_encode>(entry);
     __atomic_store_n(&found, encode, __ATOMIC_RELAXED);
     return encode;
+}
+
+inline CUtensorMapDataType box_type(int dtype) { // of BF16 or FP16
+    return dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 }
 
 // Describes boxes of a tensor for TMA; what lies outside of the tensor reads as zeros. sizes: of the tensor, in

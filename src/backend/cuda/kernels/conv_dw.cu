@@ -294,9 +294,6 @@ static int splits_of(const mz_cu_conv &v, int sms) {
 // is no code for the device.
 static cudaError_t conv_dw(cudaStream_t stream, const mz_cu_conv &v, int splits, float *partial, bool accumulate,
                            bool accumulate_bias, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     const int64_t pixels = v.b * v.p * v.q, columns = v.r * v.s * v.c, pieces = (pixels + L - 1) / L;
     float *out = static_cast<float *>(v.weight.data), *bias = static_cast<float *>(v.bias.data);
     float *bias_partial = bias != nullptr && splits > 1 ? partial + splits * v.n * columns : nullptr;
@@ -397,10 +394,8 @@ static const char *conv_dw_prepare(mezzo_device *device, const mz_call *call, mz
     if (reason != NULL)
         return reason;
     const plan p = plan_of(cuda, call);
-    const bool ready = conv_dw(cuda->stream, p.v, 1, NULL, false, false, true) == cudaSuccess;
-    (void)cudaGetLastError();
     out->workspace = p.bytes;
-    return ready ? NULL : "this build has no code for compute capability 9.0a";
+    return refusal_of_90a(conv_dw(cuda->stream, p.v, 1, NULL, false, false, true));
 }
 
 static void launch_conv_dw(const mz_cuda_device *cuda, const mz_call *call) {

@@ -499,9 +499,6 @@ cudaError_t run_either(cudaStream_t stream, const mz_cu_fp8_block &g, int sms, b
 }
 
 cudaError_t run_block(const mz_cuda_device *cuda, const mz_cu_fp8_block &g, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     const bool low = g.out.dtype == MEZZO_BF16;
     if (!g.b_tiles)
         return low ? cudaErrorInvalidValue : run_either<false, false>(cuda->stream, g, cuda->sms, prepare);
@@ -560,12 +557,6 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     return NULL;
 }
 
-static const char *check_code(const mz_cuda_device *cuda, const route *r) {
-    bool ready = run_block(cuda, r->g, true) == cudaSuccess;
-    (void)cudaGetLastError();
-    return ready ? NULL : "this build has no code for compute capability 9.0a";
-}
-
 // Chooses what stores the product: the kernel itself, or another one after it.
 static const char *set_result(const mz_call *call, route *r) {
     const bool forward = call->op == MZ_OP_linear;
@@ -589,7 +580,7 @@ static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route
     const char *reason = set_product(cuda, call, r);
     if (reason == NULL)
         reason = set_result(call, r);
-    return reason != NULL ? reason : check_code(cuda, r);
+    return reason != NULL ? reason : refusal_of_90a(run_block(cuda, r->g, true));
 }
 
 static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
@@ -603,7 +594,7 @@ static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, ro
         return "gradients are fp32";
     if (mz_present(dbias))
         r->at_sums = mz_cuda_place(&r->bytes, mz_cu_column_sums_bytes(r->g.rows, r->g.cols));
-    return check_code(cuda, r);
+    return refusal_of_90a(run_block(cuda, r->g, true));
 }
 
 static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
@@ -620,7 +611,7 @@ static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, ro
     if (r->g.splits > 1)
         r->at_partial =
             mz_cuda_place(&r->bytes, static_cast<size_t>(r->g.splits * r->g.rows * r->g.cols) * sizeof(float));
-    return check_code(cuda, r);
+    return refusal_of_90a(run_block(cuda, r->g, true));
 }
 
 // --- running -------------------------------------------------------------------------------------------------------

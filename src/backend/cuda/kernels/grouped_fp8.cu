@@ -245,9 +245,6 @@ template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const grouped_f
 }
 
 cudaError_t run_grouped_fp8(const mz_cuda_device *cuda, const mz_call *call, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     const grouped_fp8_call args = {grouped_args(cuda, call), call->in[0].scale, call->in[1].scale};
     const bool wide = args.g.a.dtype == MEZZO_F8E5M2;
     return (args.g.op == GROUPED_Y ? (wide ? of<GROUPED_Y, true> : of<GROUPED_Y, false>)
@@ -278,9 +275,7 @@ static const char *grouped_fp8_prepare(mezzo_device *device, const mz_call *call
         return "rows are no multiples of 16 bytes";
     if (g.rows >= 1 << 30 || static_cast<int64_t>(g.experts) * g.n >= 1 << 30)
         return "2^30 rows, or rows of matrices, or more";
-    const bool ready = run_grouped_fp8(cuda, call, true) == cudaSuccess;
-    (void)cudaGetLastError();
-    return ready ? NULL : "this build has no code for compute capability 9.0";
+    return refusal_of_90a(run_grouped_fp8(cuda, call, true));
 }
 
 static mezzo_status grouped_fp8_run(mezzo_device *device, const mz_call *call) {

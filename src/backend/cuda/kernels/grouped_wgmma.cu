@@ -139,9 +139,6 @@ template <typename T, bool PARTS = false> cudaError_t of(cudaStream_t stream, co
 }
 
 cudaError_t run_wgmma(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     return (g.parts                   ? of<__nv_bfloat16, true>
             : g.a.dtype == MEZZO_BF16 ? of<__nv_bfloat16>
                                       : of<__half>)(stream, g, prepare);
@@ -151,7 +148,7 @@ cudaError_t run_wgmma(cudaStream_t stream, const mz_cu_grouped &g, bool prepare)
 const char *check_tiles(const mz_cu_grouped &g) {
     if (grouped_tiles(g, TILE) * 3 < g.sms)
         return "large tiles are too few to share";
-    return run_wgmma(NULL, g, true) != cudaSuccess ? "this build has no code for compute capability 9.0" : NULL;
+    return refusal_of_90a(run_wgmma(NULL, g, true));
 }
 } // namespace
 

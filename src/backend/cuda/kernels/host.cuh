@@ -45,6 +45,18 @@ mezzo_status enqueue(mezzo_device *device, const mz_call *call) {
 #define MZ_CUDA_KERNEL(name, launch, ...)                                                                              \
     const mz_kernel mz_cuda_##name = {#name "__cuda", __VA_ARGS__, enqueue<launch>};
 
+// Returns NULL, or why a kernel of compute capability 9.0a cannot run. `prepared`: what asking for its shared memory
+// returned.
+inline const char *refusal_of_90a(cudaError_t prepared) {
+#ifdef MZ_CU_90A
+    const bool built = true;
+#else
+    const bool built = false;
+#endif
+    (void)cudaGetLastError();
+    return built && prepared == cudaSuccess ? NULL : "this build has no code for compute capability 9.0a";
+}
+
 inline unsigned blocks_of(int64_t items, int64_t each) {
     return static_cast<unsigned>((items + each - 1) / each);
 }

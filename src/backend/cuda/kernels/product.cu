@@ -320,10 +320,7 @@ template <typename T, int EPILOGUE> struct product_policy : tile_policy<STAGES> 
 // --- launching -----------------------------------------------------------------------------------------------------
 // Describes boxes of `box` rows of 64 elements of a matrix [rows, cols].
 bool describe(CUtensorMap *map, int dtype, const void *data, int64_t rows, int64_t cols, int box) {
-    const CUtensorMapDataType type =
-        dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    return (dtype == MEZZO_BF16 || dtype == MEZZO_F16) &&
-           describe_boxes<2>(map, type, data, {cols, rows}, {cols * 2}, {L, box});
+    return describe_boxes<2>(map, box_type(dtype), data, {cols, rows}, {cols * 2}, {L, box});
 }
 
 template <typename T, int EPILOGUE> cudaError_t run(cudaStream_t stream, const product &g, int sms, bool prepare) {
@@ -345,9 +342,6 @@ template <typename T> cudaError_t of(cudaStream_t stream, const product &g, int 
 }
 
 cudaError_t run_product(const mz_cuda_device *cuda, const product &g, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     return (g.dtype == MEZZO_BF16 ? of<__nv_bfloat16> : of<__half>)(cuda->stream, g, cuda->sms, prepare);
 }
 } // namespace
@@ -377,12 +371,6 @@ static const char *set_product(const mz_cuda_device *cuda, const mz_call *call, 
     return g->rows >= static_cast<int64_t>(1) << 30 ? "rows of a matrix fit in 30 bits" : NULL;
 }
 
-static const char *check_code(const mz_cuda_device *cuda, const product &g) {
-    const cudaError_t prepared = run_product(cuda, g, true);
-    (void)cudaGetLastError();
-    return prepared == cudaSuccess ? NULL : "this build has no code for compute capability 9.0a";
-}
-
 // --- linear: bias, FP32 residual -----------------------------------------------------------------------------------
 // The residual is worth it where the product is long: a short one is the memory's work in any kernel.
 enum { LEAST_INNER = 2048 };
@@ -406,7 +394,7 @@ static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, 
 static const char *linear_prepare(mezzo_device *device, const mz_call *call, mz_prepared *) {
     product g;
     const char *reason = linear_args(mz_cuda(device), call, &g);
-    return reason != NULL ? reason : check_code(mz_cuda(device), g);
+    return reason != NULL ? reason : refusal_of_90a(run_product(mz_cuda(device), g, true));
 }
 
 static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
@@ -449,7 +437,7 @@ static const char *linear_dx_prepare(mezzo_device *device, const mz_call *call, 
         return reason;
     if (mz_present(mz_out(call, linear_dx, dbias)))
         out->workspace = static_cast<size_t>(parts_of(g.rows) * g.cols) * sizeof(float);
-    return check_code(mz_cuda(device), g);
+    return refusal_of_90a(run_product(mz_cuda(device), g, true));
 }
 
 static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {

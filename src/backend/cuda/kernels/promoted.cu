@@ -200,9 +200,6 @@ cudaError_t run(cudaStream_t stream, const mz_cu_promoted &g, int sms, bool prep
 }
 
 cudaError_t run_promoted(const mz_cuda_device *cuda, const mz_cu_promoted &g, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     return (!g.a_by_rows  ? run<false, false>
             : g.b_by_rows ? run<true, true>
                           : run<true, false>)(cuda->stream, g, cuda->sms, prepare);
@@ -325,9 +322,7 @@ static const char *terms_prepare(mezzo_device *device, const mz_call *call, mz_p
     size_t sum = sums ? mz_cu_column_sums_bytes(p->rows, p->width[0]) : 0;
     bytes = rest > bytes ? rest : bytes;
     out->workspace = p->bytes[0] + p->bytes[1] + (sum > bytes ? sum : bytes);
-    bool ready = run_promoted(cuda, turn, true) == cudaSuccess;
-    (void)cudaGetLastError();
-    return ready ? NULL : "this build has no code for compute capability 9.0a";
+    return refusal_of_90a(run_promoted(cuda, turn, true));
 }
 
 static mezzo_status split(mz_cuda_device *cuda, const terms_plan *p, const mz_tensor *t, int i, int64_t from,

@@ -331,17 +331,13 @@ template <typename T> cudaError_t of(const mz_cuda_device *cuda, const symmetric
 }
 
 cudaError_t run_symmetric(const mz_cuda_device *cuda, const symmetric_product &g, bool prepare) {
-#ifndef MZ_CU_90A
-    return cudaErrorNoKernelImageForDevice;
-#endif
     return (g.dtype == MEZZO_BF16 ? of<__nv_bfloat16> : of<__half>)(cuda, g, prepare);
 }
 
 // Describes boxes of BLOCK of matrices [matrices, rows, cols].
 bool describe(CUtensorMap *map, int dtype, const void *data, int64_t matrices, int64_t rows, int64_t cols) {
-    const CUtensorMapDataType type =
-        dtype == MEZZO_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    return describe_boxes<3>(map, type, data, {cols, rows, matrices}, {cols * 2, rows * cols * 2}, {64, 64, 1});
+    return describe_boxes<3>(map, box_type(dtype), data, {cols, rows, matrices}, {cols * 2, rows * cols * 2},
+                             {64, 64, 1});
 }
 } // namespace
 
@@ -385,11 +381,7 @@ static const char *symmetric_args(const mz_cuda_device *cuda, const mz_call *cal
 static const char *symmetric_prepare(mezzo_device *device, const mz_call *call, mz_prepared *) {
     symmetric_product g;
     const char *reason = symmetric_args(mz_cuda(device), call, &g);
-    if (reason != NULL)
-        return reason;
-    const cudaError_t prepared = run_symmetric(mz_cuda(device), g, true);
-    (void)cudaGetLastError();
-    return prepared == cudaSuccess ? NULL : "this build has no code for compute capability 9.0a";
+    return reason != NULL ? reason : refusal_of_90a(run_symmetric(mz_cuda(device), g, true));
 }
 
 static mezzo_status symmetric_run(mezzo_device *device, const mz_call *call) {

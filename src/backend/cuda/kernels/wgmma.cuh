@@ -27,29 +27,23 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t nex
            static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
 }
 
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define MZ_WGMMA(TYPES)                                                                                                \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " {"                                             \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                              \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                    \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                    \
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"                      \
-                 "}, %64, %65, 1, 1, 1, %66, %67;"                                                                     \
-                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),           \
-                   "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),           \
-                   "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),           \
-                   "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),           \
-                   "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),           \
-                   "+f"(d[7][2]), "+f"(d[7][3]), "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),           \
-                   "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]), "+f"(d[10][0]), "+f"(d[10][1]),         \
-                   "+f"(d[10][2]), "+f"(d[10][3]), "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),     \
-                   "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]), "+f"(d[13][0]), "+f"(d[13][1]),     \
-                   "+f"(d[13][2]), "+f"(d[13][3]), "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),     \
-                   "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])                                      \
-                 : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
-#endif
+// The registers d[i] …, and their numbers in an instruction.
+#define MZ_R4(C, i) C(d[i][0]), C(d[i][1]), C(d[i][2]), C(d[i][3])
+#define MZ_R32(C, i)                                                                                                   \
+    MZ_R4(C, i), MZ_R4(C, i + 1), MZ_R4(C, i + 2), MZ_R4(C, i + 3), MZ_R4(C, i + 4), MZ_R4(C, i + 5), MZ_R4(C, i + 6), \
+        MZ_R4(C, i + 7)
+#define MZ_N32                                                                                                         \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                           \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MZ_N64                                                                                                         \
+    MZ_N32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                        \
+           "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 // d [64, 128] += a [64, 16]·b [16, 128]; transposed: the summed dimension is not the contiguous one.
+#define MZ_WGMMA(TYPES)                                                                                                \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPES " {" MZ_N64 "}, %64, %65, 1, 1, 1, %66, %67;"    \
+                 : MZ_R32("+f", 0), MZ_R32("+f", 8)                                                                    \
+                 : "l"(a), "l"(b), "n"(A_TRANSPOSED), "n"(B_TRANSPOSED))
 template <typename T, int A_TRANSPOSED, int B_TRANSPOSED>
 __device__ __forceinline__ void wgmma_multiply(float (&d)[16][4], uint64_t a, uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -59,29 +53,13 @@ __device__ __forceinline__ void wgmma_multiply(float (&d)[16][4], uint64_t a, ui
         MZ_WGMMA("f16.f16");
 #endif
 }
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#undef MZ_WGMMA
-#endif
-
-#define MZ_WGMMA_EACH(d, f)                                                                                            \
-    f(d[0]), f(d[1]), f(d[2]), f(d[3]), f(d[4]), f(d[5]), f(d[6]), f(d[7]), f(d[8]), f(d[9]), f(d[10]), f(d[11]),      \
-        f(d[12]), f(d[13]), f(d[14]), f(d[15])
-#define MZ_WGMMA_FOUR(row) "+f"(row[0]), "+f"(row[1]), "+f"(row[2]), "+f"(row[3])
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define MZ_WGMMA_8BIT(TYPES)                                                                                           \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32." TYPES " {"                                             \
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                              \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                    \
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                    \
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"                      \
-                 "}, %64, %65, %66, 1, 1;"                                                                             \
-                 : MZ_WGMMA_EACH(d, MZ_WGMMA_FOUR)                                                                     \
-                 : "l"(a), "l"(b), "n"(ADD))
-#endif
 
 // d [64, 128] = a [64, 32]·b [32, 128] of E4M3, a's E5M2 where WIDE says so, added to d where ADD does. The summed
 // dimension is contiguous in both: these formats have no other layout.
+#define MZ_WGMMA_8BIT(TYPES)                                                                                           \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k32.f32." TYPES " {" MZ_N64 "}, %64, %65, %66, 1, 1;"            \
+                 : MZ_R32("+f", 0), MZ_R32("+f", 8)                                                                    \
+                 : "l"(a), "l"(b), "n"(ADD))
 template <int ADD, bool WIDE = false>
 __device__ __forceinline__ void wgmma_multiply_e4m3(float (&d)[16][4], uint64_t a, uint64_t b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -91,18 +69,13 @@ __device__ __forceinline__ void wgmma_multiply_e4m3(float (&d)[16][4], uint64_t 
         MZ_WGMMA_8BIT("e4m3.e4m3");
 #endif
 }
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#undef MZ_WGMMA_8BIT
-#endif
 
 // After a wait: what reads d stays after it.
 __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("" : MZ_WGMMA_EACH(d, MZ_WGMMA_FOUR)::"memory");
+    asm volatile("" : MZ_R32("+f", 0), MZ_R32("+f", 8)::"memory");
 #endif
 }
-#undef MZ_WGMMA_FOUR
-#undef MZ_WGMMA_EACH
 
 // What this thread has read or written in shared memory comes before what the matrix unit reads and copies write there.
 // An arrival at a barrier is no such order: it may pass loads that are still under way.
