@@ -201,6 +201,8 @@ mezzo_status mz_cuda_list_kernels(mz_cuda_device *cuda);
 const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, size_t *n);
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                           bool is_private);
+// Returns whether the second call writes where the first one reads or writes.
+bool mz_cuda_in_the_way(const mz_call *first, const mz_call *second);
 bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // norm_fp8.cu
 // These kernels serve two calls: cross_entropy and its gradient (loss.cu); a router's logits and its choice of experts,
 // and their gradients (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL for other

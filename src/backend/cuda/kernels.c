@@ -67,6 +67,22 @@ const mz_kernel *const *mz_cuda_kernels(const mezzo_device *device, mz_op op, si
     return cuda->kernels + cuda->first_kernel[op];
 }
 
+static bool share_bytes(const mz_tensor *a, const mz_tensor *b) {
+    const char *p = a->data, *q = b->data;
+    return mz_present(a) && mz_present(b) && p < q + mz_tensor_bytes_stored(b) && q < p + mz_tensor_bytes_stored(a);
+}
+
+bool mz_cuda_in_the_way(const mz_call *first, const mz_call *second) {
+    bool shared = false;
+    for (int k = 0; k < second->n_out; k++) {
+        for (int i = 0; i < first->n_in; i++)
+            shared = shared || share_bytes(&first->in[i], &second->out[k]);
+        for (int i = 0; i < first->n_out; i++)
+            shared = shared || share_bytes(&first->out[i], &second->out[k]);
+    }
+    return shared;
+}
+
 const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                           bool is_private) {
     const mz_fused_kernel *joined = mz_cuda_fuse_quantize(first, second, is_private);

@@ -21,22 +21,6 @@ __global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_ar
     store<N>(y, i, gate);
 }
 
-template <int ACT> static void launch_gate(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *y = mz_out(call, swiglu, y);
-    const int64_t n = mz_shape_count(&y->shape);
-    const int width = static_cast<int>(mz_cuda_width(y)), each = width % 8 == 0 ? 8 : 1;
-    launch_threads<THREADS>(cuda, each == 8 ? swiglu_kernel<8, ACT> : swiglu_kernel<1, ACT>, n / each,
-                            mz_cuda_array(mz_in(call, swiglu, x)), mz_cuda_array(y), n, width);
-}
-
-static void launch_swiglu(const mz_cuda_device *cuda, const mz_call *call) {
-    const int act = call->attrs.act;
-    (act == ACT_GELU        ? launch_gate<ACT_GELU>
-     : act == ACT_GELU_TANH ? launch_gate<ACT_GELU_TANH>
-                            : launch_gate<ACT_SILU>)(cuda, call);
-}
-MZ_CUDA_KERNEL(swiglu, launch_swiglu, storages<"a", "a", narrow_input>)
-
 template <int N, int ACT>
 __global__ void __launch_bounds__(THREADS)
     swiglu_dx_kernel(mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t n, int width) {
@@ -59,22 +43,29 @@ __global__ void __launch_bounds__(THREADS)
     store<N>(dx, gate_at + width, up);
 }
 
-template <int ACT> static void launch_gate_dx(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *dy = mz_in(call, swiglu_dx, dy);
-    const int64_t n = mz_shape_count(&dy->shape);
-    const int width = static_cast<int>(mz_cuda_width(dy)), each = width % 8 == 0 ? 8 : 1;
-    launch_threads<THREADS>(cuda, each == 8 ? swiglu_dx_kernel<8, ACT> : swiglu_dx_kernel<1, ACT>, n / each,
-                            mz_cuda_array(dy), mz_cuda_array(mz_in(call, swiglu_dx, x)),
-                            mz_cuda_array(mz_out(call, swiglu_dx, dx)), n, width);
+template <int ACT> static void launch_gate(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool forward = call->op == MZ_OP_swiglu;
+    const mz_tensor *one = forward ? mz_out(call, swiglu, y) : mz_in(call, swiglu_dx, dy); // of the gated width
+    const mz_cu_array x = mz_cuda_array(forward ? mz_in(call, swiglu, x) : mz_in(call, swiglu_dx, x)),
+                      to = mz_cuda_array(&call->out[0]);
+    const int64_t n = mz_shape_count(&one->shape);
+    const int width = static_cast<int>(mz_cuda_width(one)), each = width % 8 == 0 ? 8 : 1;
+    if (forward)
+        launch_threads<THREADS>(cuda, each == 8 ? swiglu_kernel<8, ACT> : swiglu_kernel<1, ACT>, n / each, x, to, n,
+                                width);
+    else
+        launch_threads<THREADS>(cuda, each == 8 ? swiglu_dx_kernel<8, ACT> : swiglu_dx_kernel<1, ACT>, n / each,
+                                mz_cuda_array(one), x, to, n, width);
 }
 
-static void launch_swiglu_dx(const mz_cuda_device *cuda, const mz_call *call) {
+static void launch_gated(const mz_cuda_device *cuda, const mz_call *call) {
     const int act = call->attrs.act;
-    (act == ACT_GELU        ? launch_gate_dx<ACT_GELU>
-     : act == ACT_GELU_TANH ? launch_gate_dx<ACT_GELU_TANH>
-                            : launch_gate_dx<ACT_SILU>)(cuda, call);
+    (act == ACT_GELU        ? launch_gate<ACT_GELU>
+     : act == ACT_GELU_TANH ? launch_gate<ACT_GELU_TANH>
+                            : launch_gate<ACT_SILU>)(cuda, call);
 }
-MZ_CUDA_KERNEL(swiglu_dx, launch_swiglu_dx, storages<"a", "a", narrow_input>)
+MZ_CUDA_KERNEL(swiglu, launch_gated, storages<"a", "a", narrow_input>)
+MZ_CUDA_KERNEL(swiglu_dx, launch_gated, storages<"a", "a", narrow_input>)
 
 // --- rope ----------------------------------------------------------------------------------------------------------
 // Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the

@@ -226,24 +226,7 @@ __device__ __forceinline__ void norm_bwd_sums(const float sums[3][V][8], int wan
 
 // Backward keeps three rows and two rows of sums: few vectors a thread, so that many blocks are resident.
 template <class F> void for_row_width_bwd(int width, F run) {
-    if (width <= 256)
-        run.template operator()<32, 1>();
-    else if (width <= 512)
-        run.template operator()<64, 1>();
-    else if (width <= 768)
-        run.template operator()<96, 1>();
-    else if (width <= 1024)
-        run.template operator()<128, 1>();
-    else if (width <= 1280)
-        run.template operator()<160, 1>();
-    else if (width <= 2048)
-        run.template operator()<256, 1>();
-    else if (width <= 3072)
-        run.template operator()<384, 1>();
-    else if (width <= 4096)
-        run.template operator()<512, 1>();
-    else
-        run.template operator()<512, 2>();
+    for_row_holding<32, 1, 64, 1, 96, 1, 128, 1, 160, 1, 256, 1, 384, 1, 512, 1, 512, 2>(width, run);
 }
 
 #endif

@@ -177,11 +177,10 @@ static int lines_of(int64_t rows, int sms) {
 static void norm_fp8(const mz_cuda_device *cuda, const norm_args &a, const mz_cu_quantize &q) {
     const int lines = lines_of(a.rows, cuda->sms);
     const size_t bytes = q.columnwise != nullptr ? static_cast<size_t>(tile_bytes(lines, a.pitch)) : 0;
-    const auto kernel = a.pitch <= 256   ? norm_fp8_kernel<WARP, 1>
-                        : a.pitch <= 512 ? norm_fp8_kernel<WARP, 2>
-                        : a.pitch <= 768 ? norm_fp8_kernel<WARP, 3>
-                                         : norm_fp8_kernel<WARP, 4>;
-    launch_dependent(cuda->stream, kernel, blocks_of(a.rows, lines), fp8_threads<WARP>::block, bytes, a, q, lines);
+    for_row_holding<WARP, 1, WARP, 2, WARP, 3, WARP, 4>(a.pitch, [&]<int T, int V>() {
+        launch_dependent(cuda->stream, norm_fp8_kernel<T, V>, blocks_of(a.rows, lines), fp8_threads<T>::block, bytes, a,
+                         q, lines);
+    });
 }
 
 // No more blocks than layernorm_bwd's parts, whose workspace they have.
@@ -202,10 +201,8 @@ template <int T> static int launch_bwd(const mz_cuda_device *cuda, const norm_bw
 // layernorm_bwd, and quantize of low, likewise. linear_dbias: column sums of low, of whichever of the two asks for
 // them.
 static void norm_bwd_fp8(const mz_cuda_device *cuda, const norm_bwd_args &a, const mz_cu_quantize &q) {
-    const int blocks = (a.pitch <= 256   ? launch_bwd<32>
-                        : a.pitch <= 512 ? launch_bwd<64>
-                        : a.pitch <= 768 ? launch_bwd<96>
-                                         : launch_bwd<128>)(cuda, a, q);
+    int blocks = 0;
+    for_row_holding<32, 1, 64, 1, 96, 1, 128, 1>(a.pitch, [&]<int T, int>() { blocks = launch_bwd<T>(cuda, a, q); });
     if (a.dweight != nullptr || a.dbias != nullptr || a.linear_dbias != nullptr)
         norm_columns(cuda->stream, a, blocks);
 }
@@ -267,24 +264,6 @@ bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
     const bool own = first->op == MZ_OP_layernorm_bwd && mz_output(first, MZ_OUT(layernorm_bwd, linear_dbias)) != NULL;
     return (is_norm_bwd(first->op) ? !sums || !own : !sums) &&
            fits_registers(mz_shape_count(shape) / (width > 0 ? width : 1), width);
-}
-
-static bool share_bytes(const mz_tensor *a, const mz_tensor *b) {
-    const char *p = static_cast<const char *>(a->data), *q = static_cast<const char *>(b->data);
-    return mz_present(a) && mz_present(b) && p < q + mz_tensor_bytes_stored(b) && q < p + mz_tensor_bytes_stored(a);
-}
-
-// Returns whether the second call writes where the first one reads or writes.
-static bool in_the_way(const mz_call *first, const mz_call *second) {
-    for (int k = 0; k < second->n_out; k++) {
-        for (int i = 0; i < first->n_in; i++)
-            if (share_bytes(&first->in[i], &second->out[k]))
-                return true;
-        for (int i = 0; i < first->n_out; i++)
-            if (share_bytes(&first->out[i], &second->out[k]))
-                return true;
-    }
-    return false;
 }
 
 // --- the pieces ----------------------------------------------------------------------------------------------------
@@ -350,7 +329,7 @@ static const mz_fused_kernel after_norm[2] = {{"norm_quantize__cuda", run_beside
 
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private) {
     if (!mz_cuda_may_fuse(first, second) || result(first)->data != mz_in(second, quantize, x)->data ||
-        in_the_way(first, second))
+        mz_cuda_in_the_way(first, second))
         return NULL;
     if (is_move(first->op)) // which others need is not written
         return !is_private ? NULL : first->op == MZ_OP_cast ? &cast : &dispatch;

@@ -184,28 +184,18 @@ __device__ __forceinline__ void row_vector(const float *data, int width, int v, 
         x[k] = data != nullptr && c + k < width ? data[c + k] : fill;
 }
 
-// Calls run<T, V>() for the width: a warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not
-// stay in registers.
+// Calls run<T, V>() for the first of these pairs whose row holds the width, or for the last.
+template <int T, int V, int... MORE, class F> void for_row_holding(int width, F run) {
+    if constexpr (sizeof...(MORE) > 0)
+        if (width > T * V * 8)
+            return for_row_holding<MORE...>(width, run);
+    run.template operator()<T, V>();
+}
+
+// A warp a row up to 1024 columns, 128 or 256 threads up to 8192. Wider rows do not stay in registers.
 enum { ROW_WIDTH_MAX = 8192 };
 template <class F> void for_row_width(int width, F run) {
-    if (width <= 256)
-        run.template operator()<32, 1>();
-    else if (width <= 512)
-        run.template operator()<32, 2>();
-    else if (width <= 768)
-        run.template operator()<32, 3>();
-    else if (width <= 1024)
-        run.template operator()<32, 4>();
-    else if (width <= 2048)
-        run.template operator()<128, 2>();
-    else if (width <= 3072)
-        run.template operator()<128, 3>();
-    else if (width <= 4096)
-        run.template operator()<128, 4>();
-    else if (width <= 6144)
-        run.template operator()<256, 3>();
-    else
-        run.template operator()<256, 4>();
+    for_row_holding<32, 1, 32, 2, 32, 3, 32, 4, 128, 2, 128, 3, 128, 4, 256, 3, 256, 4>(width, run);
 }
 
 #endif

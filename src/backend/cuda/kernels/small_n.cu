@@ -321,22 +321,8 @@ static mezzo_status run_backward(mezzo_device *device, const mz_call *first, con
 }
 static const mz_fused_kernel backward = {"route_dx_linear_dx__cuda_small_n", run_backward};
 
-// Returns whether the second call writes where the first one reads.
-static bool in_the_way(const mz_call *first, const mz_call *second) {
-    for (int i = 0; i < first->n_in; i++)
-        for (int k = 0; k < second->n_out; k++) {
-            const mz_tensor *in = &first->in[i], *out = &second->out[k];
-            const char *p = static_cast<const char *>(in->data), *q = static_cast<const char *>(out->data);
-            if (mz_present(in) && mz_present(out) &&
-                p < q + static_cast<size_t>(mz_shape_count(&out->shape)) * mezzo_dtype_size(out->dtype) &&
-                q < p + static_cast<size_t>(mz_shape_count(&in->shape)) * mezzo_dtype_size(in->dtype))
-                return true;
-        }
-    return false;
-}
-
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second) {
-    if (second->in[0].data != first->out[0].data || in_the_way(first, second))
+    if (second->in[0].data != first->out[0].data || mz_cuda_in_the_way(first, second))
         return NULL;
     if (first->op == MZ_OP_linear && second->op == MZ_OP_route) {
         const bool can = !second->attrs.softmax && small_n_refusal(first) == NULL &&
