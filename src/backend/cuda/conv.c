@@ -5,12 +5,38 @@
 
 enum { ALIGN = 256 };
 
+// The calls that a convolution becomes; a state begins with them.
+typedef struct parts {
+    mz_prepared part[3];
+} parts;
+
+static void release_parts(void *state) {
+    for (int i = 0; i < 3; i++)
+        mz_prepared_free(&((parts *)state)->part[i]);
+    mz_free(state);
+}
+
+static const char *prepare_part(mezzo_device *device, const mz_call *part, mz_prepared *out) {
+    const mezzo_status status = mz_prepare(device, part, out);
+    return status == MEZZO_OK ? NULL : status == MEZZO_ERR_MEMORY ? mz_out_of_memory : "no kernel serves these formats";
+}
+
+static mezzo_status run_part(mezzo_device *device, mz_call part, const mz_prepared *prepared) {
+    part.state = prepared->state;
+    return prepared->kernel->run(device, &part);
+}
+
+static void *in_workspace(const mz_call *call, size_t at) {
+    return call->workspace != NULL ? (char *)call->workspace + at : NULL;
+}
+
 // --- windows side by side: a product over them ---------------------------------------------------------------------
 // Runs a convolution as a product over windows side by side. A window of 1 x 1 is a pixel. With larger windows the
 // image is first copied window by window, or dx is made from such a copy.
+enum { PRODUCT, PERMUTE }; // permute's kernel NULL: windows of 1 x 1
 typedef struct product {
-    mz_prepared product, permute; // permute.kernel NULL: windows of 1 x 1
-    size_t at_rest;               // after the copy
+    parts p;
+    size_t at_rest; // after the copy
 } product;
 
 static mz_op product_of(mz_op op) {
@@ -51,21 +77,12 @@ static mz_call as_product(const mz_call *call, const product *p) {
     const int64_t taps = w->shape.dim[1] * w->shape.dim[2] * w->shape.dim[3];
     part.op = product_of(call->op);
     w->shape = (mz_shape){2, {w->shape.dim[0], taps}};
-    part.state = p->product.state;
-    if (p->permute.kernel == NULL)
+    if (p->p.part[PERMUTE].kernel == NULL)
         return part;
     x->shape = (mz_shape){2, {mz_shape_count(&x->shape) / taps, taps}};
     x->data = call->workspace;
-    if (call->workspace != NULL)
-        part.workspace = (char *)call->workspace + p->at_rest;
+    part.workspace = in_workspace(call, p->at_rest);
     return part;
-}
-
-static void release_product(void *state) {
-    product *p = state;
-    mz_prepared_free(&p->product);
-    mz_prepared_free(&p->permute);
-    mz_free(p);
 }
 
 static const char *prepare_product(mezzo_device *device, const mz_call *call, mz_prepared *out) {
@@ -79,33 +96,27 @@ static const char *prepare_product(mezzo_device *device, const mz_call *call, mz
     product *p = out->state = mz_alloc(1, sizeof *p);
     if (p == NULL)
         return mz_out_of_memory;
-    out->release = release_product;
-    mezzo_status status = MEZZO_OK;
+    out->release = release_parts;
+    const char *reason = NULL;
     if (a->stride > 1) {
         p->at_rest = mz_align_up((size_t)mz_shape_count(&x->shape) * mezzo_dtype_size(x->dtype), ALIGN);
         part = as_permute(call);
-        status = mz_prepare(device, &part, &p->permute);
+        reason = prepare_part(device, &part, &p->p.part[PERMUTE]);
     }
     part = as_product(call, p);
-    status = status == MEZZO_OK ? mz_prepare(device, &part, &p->product) : status;
-    out->workspace = p->at_rest + p->product.workspace;
-    if (status == MEZZO_ERR_MEMORY)
-        return mz_out_of_memory;
-    return status == MEZZO_OK ? NULL : "no kernel multiplies these formats";
+    reason = reason != NULL ? reason : prepare_part(device, &part, &p->p.part[PRODUCT]);
+    out->workspace = p->at_rest + p->p.part[PRODUCT].workspace;
+    return reason;
 }
 
 static mezzo_status run_product(mezzo_device *device, const mz_call *call) {
     const product *p = call->state;
-    const mz_call part = as_product(call, p);
-    mz_call move;
-    if (p->permute.kernel == NULL)
-        return p->product.kernel->run(device, &part);
-    move = as_permute(call);
-    move.state = p->permute.state;
-    if (call->op != MZ_OP_conv2d_dx)
-        MEZZO_TRY(p->permute.kernel->run(device, &move));
-    MEZZO_TRY(p->product.kernel->run(device, &part));
-    return call->op == MZ_OP_conv2d_dx ? p->permute.kernel->run(device, &move) : MEZZO_OK;
+    const mz_prepared *permute = &p->p.part[PERMUTE];
+    const bool moves = permute->kernel != NULL, after = call->op == MZ_OP_conv2d_dx;
+    if (moves && !after)
+        MEZZO_TRY(run_part(device, as_permute(call), permute));
+    MEZZO_TRY(run_part(device, as_product(call, p), &p->p.part[PRODUCT]));
+    return moves && after ? run_part(device, as_permute(call), permute) : MEZZO_OK;
 }
 
 const mz_kernel mz_cuda_conv2d_product = {"conv2d_windows__product", prepare_product, run_product};
@@ -113,23 +124,12 @@ const mz_kernel mz_cuda_conv2d_dx_product = {"conv2d_dx_windows__product", prepa
 const mz_kernel mz_cuda_conv2d_dw_product = {"conv2d_dw_windows__product", prepare_product, run_product};
 
 // --- channels that are no multiple of 8, 16 bits: x and weight with zeros after them ------------------------------
+enum { CONV = 2 }; // after pad of x and of the weight
 typedef struct widened {
-    mz_prepared conv, pad[2]; // pad: of x and of the weight
+    parts p;
     size_t at[2], at_rest;
     int64_t channels; // a multiple of 8
 } widened;
-
-static void release_widened(void *state) {
-    widened *p = state;
-    for (int i = 0; i < 2; i++)
-        mz_prepared_free(&p->pad[i]);
-    mz_prepared_free(&p->conv);
-    mz_free(p);
-}
-
-static void *in_workspace(const mz_call *call, size_t at) {
-    return call->workspace != NULL ? (char *)call->workspace + at : NULL;
-}
 
 static mz_tensor wide_operand(const mz_call *call, const widened *p, int i) {
     mz_tensor t = call->in[i];
@@ -145,7 +145,6 @@ static mz_call as_pad(const mz_call *call, const widened *p, int i) {
     part.n_in = part.n_out = 1;
     part.in[0] = call->in[i];
     part.out[0] = wide_operand(call, p, i);
-    part.state = p->pad[i].state;
     return part;
 }
 
@@ -154,7 +153,6 @@ static mz_call as_wide(const mz_call *call, const widened *p) {
     for (int i = 0; i < 2; i++)
         part.in[i] = wide_operand(call, p, i);
     part.workspace = in_workspace(call, p->at_rest);
-    part.state = p->conv.state;
     return part;
 }
 
@@ -165,32 +163,29 @@ static const char *prepare_widened(mezzo_device *device, const mz_call *call, mz
     widened *p = out->state = mz_alloc(1, sizeof *p);
     if (p == NULL)
         return mz_out_of_memory;
-    out->release = release_widened;
+    out->release = release_parts;
     p->channels = (x->shape.dim[3] + 7) / 8 * 8;
-    mezzo_status status = MEZZO_OK;
-    for (int i = 0; i < 2 && status == MEZZO_OK; i++) {
+    const char *reason = NULL;
+    for (int i = 0; i < 2 && reason == NULL; i++) {
         const mz_call part = as_pad(call, p, i);
         p->at[i] = p->at_rest;
         p->at_rest +=
             mz_align_up((size_t)mz_shape_count(&part.out[0].shape) * mezzo_dtype_size(part.out[0].dtype), ALIGN);
-        status = mz_prepare(device, &part, &p->pad[i]);
+        reason = prepare_part(device, &part, &p->p.part[i]);
     }
     const mz_call part = as_wide(call, p);
-    status = status == MEZZO_OK ? mz_prepare(device, &part, &p->conv) : status;
-    out->workspace = p->at_rest + p->conv.workspace;
-    if (status == MEZZO_ERR_MEMORY)
-        return mz_out_of_memory;
-    return status == MEZZO_OK && p->conv.kernel != &mz_cuda_conv2d ? NULL : "no library convolves these formats";
+    reason = reason != NULL ? reason : prepare_part(device, &part, &p->p.part[CONV]);
+    out->workspace = p->at_rest + p->p.part[CONV].workspace;
+    if (reason == NULL && p->p.part[CONV].kernel == &mz_cuda_conv2d)
+        return "no library convolves these formats";
+    return reason;
 }
 
 static mezzo_status run_widened(mezzo_device *device, const mz_call *call) {
     const widened *p = call->state;
-    for (int i = 0; i < 2; i++) {
-        const mz_call part = as_pad(call, p, i);
-        MEZZO_TRY(p->pad[i].kernel->run(device, &part));
-    }
-    const mz_call part = as_wide(call, p);
-    return p->conv.kernel->run(device, &part);
+    for (int i = 0; i < 2; i++)
+        MEZZO_TRY(run_part(device, as_pad(call, p, i), &p->p.part[i]));
+    return run_part(device, as_wide(call, p), &p->p.part[CONV]);
 }
 const mz_kernel mz_cuda_conv2d_widened = {"conv2d_widened__cudnn", prepare_widened, run_widened};
 
@@ -200,16 +195,11 @@ const mz_kernel mz_cuda_conv2d_widened = {"conv2d_widened__cudnn", prepare_widen
 #define MOST_TAPS ((int64_t)128 << 20) // bytes of a product; an image is never divided
 
 typedef struct strided {
-    mz_prepared product;
-    mz_cu_conv conv; // for the images of one part
+    parts p;         // the product
+    mz_cu_conv conv; // for some of the images
     int64_t turns;
     size_t at_rest; // after the taps
 } strided;
-
-static void release_strided(void *state) {
-    mz_prepared_free(&((strided *)state)->product);
-    mz_free(state);
-}
 
 static mz_call taps_of(const mz_call *call, const strided *p) {
     const mz_cu_conv *v = &p->conv;
@@ -220,9 +210,7 @@ static mz_call taps_of(const mz_call *call, const strided *p) {
     part.in[1].shape = (mz_shape){2, {v->n, taps}};
     part.out[0].shape = (mz_shape){2, {pixels, taps}};
     part.out[0].data = call->workspace;
-    if (call->workspace != NULL)
-        part.workspace = (char *)call->workspace + p->at_rest;
-    part.state = p->product.state;
+    part.workspace = in_workspace(call, p->at_rest);
     return part;
 }
 
@@ -243,7 +231,7 @@ static const char *prepare_strided(mezzo_device *device, const mz_call *call, mz
     strided *p = out->state = mz_alloc(1, sizeof *p);
     if (p == NULL)
         return mz_out_of_memory;
-    out->release = release_strided;
+    out->release = release_parts;
     p->turns = x->dim[0] / images;
     p->conv = (mz_cu_conv){.b = images,
                            .h = x->dim[1],
@@ -260,11 +248,9 @@ static const char *prepare_strided(mezzo_device *device, const mz_call *call, mz
                            .groups = 1};
     p->at_rest = mz_align_up((size_t)(images * image), ALIGN);
     const mz_call part = taps_of(call, p);
-    const mezzo_status status = mz_prepare(device, &part, &p->product);
-    out->workspace = p->at_rest + p->product.workspace;
-    if (status == MEZZO_ERR_MEMORY)
-        return mz_out_of_memory;
-    return status == MEZZO_OK ? NULL : "no kernel multiplies these formats";
+    const char *reason = prepare_part(device, &part, &p->p.part[PRODUCT]);
+    out->workspace = p->at_rest + p->p.part[PRODUCT].workspace;
+    return reason;
 }
 
 static mezzo_status run_strided(mezzo_device *device, const mz_call *call) {
@@ -277,7 +263,7 @@ static mezzo_status run_strided(mezzo_device *device, const mz_call *call) {
         mz_cu_conv some = *v;
         part.in[0].data = (void *)(uintptr_t)(dy + turn * v->b * v->p * v->q * v->n);
         some.x = (mz_cu_array){dx + turn * v->b * v->h * v->w * v->c, MEZZO_F32};
-        MEZZO_TRY(p->product.kernel->run(device, &part));
+        MEZZO_TRY(run_part(device, part, &p->p.part[PRODUCT]));
         MZ_CUDA_TRY(mz_cu_conv2d_gather(mz_cuda(device)->stream, &some, call->workspace));
     }
     return MEZZO_OK;
@@ -549,16 +535,13 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-#else // built without cuDNN's headers
+#else            // built without cuDNN's headers
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     (void)device, (void)call, (void)out;
     return "built without cuDNN's headers";
 }
-static mezzo_status run(mezzo_device *device, const mz_call *call) { // never prepared
-    (void)device, (void)call;
-    return mz_fail(MEZZO_ERR_UNSUPPORTED, "convolution: built without cuDNN's headers");
-}
+#define run NULL // never prepared
 #endif
 
 const mz_kernel mz_cuda_conv2d_cudnn = {"conv2d__cudnn", prepare, run};

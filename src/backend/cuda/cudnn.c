@@ -499,10 +499,4 @@ void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_
         plan->refusal = "none of cuDNN's engines for it runs";
 }
 
-#else // built without cuDNN's headers
-
-void mz_cudnn_close(mz_cuda_device *cuda) {
-    (void)cuda;
-}
-
 #endif

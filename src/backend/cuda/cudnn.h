@@ -96,8 +96,9 @@ void mz_cudnn_measure(mz_cuda_device *cuda, mz_cudnn_plan *plan, const mz_cudnn_
                       const char *what);
 mezzo_status mz_cudnn_run(mz_cuda_device *cuda, const mz_cudnn_plan *plan, const mz_cudnn_pointers *pointers,
                           void *workspace);
-#endif
-
 void mz_cudnn_close(mz_cuda_device *cuda);
+#else
+#define mz_cudnn_close(cuda) ((void)(cuda))
+#endif
 
 #endif

@@ -252,18 +252,18 @@ static cublasStatus_t run_algorithm(mz_cuda_device *cuda, const mz_gemm *gemm, c
     const float alpha = gemm->key.factors ? data->factors[0] : 1,
                 beta = gemm->key.factors ? data->factors[1] : (float)gemm->key.beta;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+#define POINT(name, value)                                                                                             \
+    status = status != CUBLAS_STATUS_SUCCESS                                                                           \
+                 ? status                                                                                              \
+                 : lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_##name##_POINTER,          \
+                                                      &(value), sizeof(value))
     if (gemm->key.bias >= 0)
-        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &data->bias,
-                                                    sizeof data->bias);
-    if (status == CUBLAS_STATUS_SUCCESS && gemm->key.scaled)
-        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
-                                                    &data->scale_a, sizeof data->scale_a);
-    if (status == CUBLAS_STATUS_SUCCESS && gemm->key.scaled)
-        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
-                                                    &data->scale_b, sizeof data->scale_b);
-    if (status == CUBLAS_STATUS_SUCCESS && gemm->key.epilogue & 128)
-        status = lt->cublasLtMatmulDescSetAttribute(gemm->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                                    &data->aux, sizeof data->aux);
+        POINT(BIAS, data->bias);
+    if (gemm->key.scaled)
+        POINT(A_SCALE, data->scale_a), POINT(B_SCALE, data->scale_b);
+    if (gemm->key.epilogue & 128)
+        POINT(EPILOGUE_AUX, data->aux);
+#undef POINT
     if (status != CUBLAS_STATUS_SUCCESS)
         return status;
     return lt->cublasLtMatmul(lt->handle, gemm->operation, &alpha, data->a, gemm->a, data->b, gemm->b, &beta,

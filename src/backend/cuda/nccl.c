@@ -269,24 +269,6 @@ static mezzo_status open_channel(mezzo_device *device, const unsigned char id[MZ
     *out = NULL;
     return none();
 }
-
-static mezzo_status run(mezzo_device *device, void *link, const mz_collective *what) {
-    (void)device, (void)link, (void)what;
-    return none();
-}
-
-static void abort_channel(void *link) {
-    (void)link;
-}
-
-static void close_channel(mezzo_device *device, void *link) {
-    (void)device, (void)link;
-}
-
-static mezzo_status version(mezzo_device *device, char *text, size_t size) {
-    (void)device, (void)text, (void)size;
-    return none();
-}
 #endif
 
 static int devices(void) {
@@ -300,7 +282,10 @@ const mz_transport mz_cuda_nccl = {.name = "NCCL",
                                    .devices = devices,
                                    .make_id = make_id,
                                    .open = open_channel,
+#if __has_include(<nccl.h>) // the others take an open channel
                                    .run = run,
                                    .abort = abort_channel,
                                    .close = close_channel,
-                                   .version = version};
+                                   .version = version
+#endif
+};
