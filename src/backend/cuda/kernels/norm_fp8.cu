@@ -5,7 +5,7 @@
 #include "pdl_launch.cuh"
 #include "fp8_pack.cuh"
 #include "norm.cuh"
-#include "quantize.h"
+#include "quantize.cuh"
 
 // 16 bytes of a column are 16 rows; 32 rows are a whole sector of the memory. Wider rows stay with two kernels: with so
 // few blocks of so many rows too few loads are on the way (docs/dev/EXPERIMENTS.md: times of 2,048 columns).
@@ -287,7 +287,7 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
     mz_cuda_device *cuda = mz_cuda(device);
     if (in_turn(first, second))
         return run_in_turn(device, first, second);
-    mz_cu_quantize q = mz_cuda_quantize_args(second);
+    mz_cu_quantize q = quantize_args_of(second);
     if (is_move(first->op)) {
         const bool orders = first->op == MZ_OP_dispatch;
         q.x = mz_cuda_array(mz_in(first, cast, x));
@@ -295,7 +295,7 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
         q.order = orders ? data_of<int32_t>(mz_in(first, dispatch, order)) : NULL;
         q.weights = orders ? data_of<float>(mz_in(first, dispatch, weights)) : NULL;
         q.top_k = first->attrs.top_k;
-        MZ_CUDA_TRY(mz_cu_quantize_run(cuda->stream, &q));
+        MZ_CUDA_TRY(quantize_run(cuda->stream, q));
         return MEZZO_OK;
     }
     if (is_norm(first->op)) {

@@ -4,9 +4,13 @@
 #include "activation.cuh"
 #include "pdl_launch.cuh"
 #include "fp8_pack.cuh"
-#include "quantize.h"
+#include "quantize.cuh"
 #include "branchless_act.cuh"
 #include "vec.cuh"
+
+extern "C" {
+#include "backend/update.h"
+}
 
 // A block's tile is ROWS × COLS. A thread quantizes 8 numbers of a row at a time into shared memory; then it reads 16
 // rows of 4 columns, transposes them in registers and writes runs of 16 bytes.
@@ -356,69 +360,180 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
 
 static_assert(THREADS == COLS && GROUPS * COLS * sizeof(float) <= ROWS * PITCH, "a thread adds up a column");
 
-extern "C" int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols) {
-    const int64_t across = (cols + COLS - 1) / COLS, down = (rows + ROWS - 1) / ROWS;
+static int64_t quantize_turns(const mz_cu_quantize &q) {
+    const int64_t across = (q.cols + COLS - 1) / COLS, down = (q.rows + ROWS - 1) / ROWS;
     const int64_t limit = (MZ_CU_QUANTIZE_BLOCKS + across - 1) / across;
     return down < limit ? down : limit;
 }
 
-static dim3 grid_of(const mz_cu_quantize *q) {
-    return dim3(static_cast<unsigned>((q->cols + COLS - 1) / COLS),
-                static_cast<unsigned>(mz_cu_quantize_turns(q->rows, q->cols)));
+using quantizer = void (*)(mz_cu_quantize);
+
+template <int ACT> static quantizer kernel_of_act(const mz_cu_quantize &q) {
+    return q.preact.data == nullptr ? quantize_kernel<ACT, false, false>
+           : q.act_out == nullptr   ? quantize_kernel<ACT, true, false>
+                                    : quantize_kernel<ACT, true, true>;
 }
 
-template <int ACT> static cudaError_t run_act(cudaStream_t stream, const mz_cu_quantize *q) {
-    auto kernel = q->preact.data == nullptr ? quantize_kernel<ACT, false, false>
-                  : q->act_out == nullptr   ? quantize_kernel<ACT, true, false>
-                                            : quantize_kernel<ACT, true, true>;
-    return launch_dependent(stream, kernel, grid_of(q), THREADS, 0, *q);
+// Rows of a tile: those of gate and up where a derivative is of both.
+static int64_t width_of(const mz_cu_quantize &q) {
+    return q.act == ACT_SWIGLU && q.preact.data != nullptr ? q.cols / 2 : q.cols;
 }
 
-static cudaError_t run_gated(cudaStream_t stream, const mz_cu_quantize *q) {
-    const bool derivative = q->preact.data != nullptr;
-    const auto kernel = !derivative             ? quantize_gated_kernel<false, false>
-                        : q->act_out == nullptr ? quantize_gated_kernel<true, false>
-                                                : quantize_gated_kernel<true, true>;
-    dim3 grid = grid_of(q);
-    if (derivative)
-        grid.x = static_cast<unsigned>((q->cols / 2 + COLS - 1) / COLS);
-    return launch_dependent(stream, kernel, grid, THREADS, 0, *q);
-}
-
-extern "C" cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q) {
-    const bool usual = q->x.dtype == MEZZO_BF16 && q->via == MEZZO_BF16; // of an act
-    if (q->rows == 0 || q->cols == 0)
-        return cudaSuccess;
-    const bool alone = q->act_out != nullptr && q->columnwise == nullptr; // tiles are turned with the derivative's
-    const int64_t width = q->act == ACT_SWIGLU && q->preact.data != nullptr ? q->cols / 2 : q->cols;
-    if (q->moved) // no other kernel is
-        return launch_dependent(stream,
-                                q->x.dtype == MEZZO_F32 ? quantize_plain_kernel<MEZZO_F32, true>
-                                                        : quantize_plain_kernel<MEZZO_BF16, true>,
-                                grid_of(q), THREADS, 0, *q);
-    const bool wide = q->cols > INT32_MAX / (4 * ROWS); // places in a tile have 32 bits
-    if (width % 16 != 0 || (q->act != ACT_NONE && !usual) || alone || wide)
-        return launch_dependent(stream, quantize_any_kernel, grid_of(q), THREADS, 0, *q);
-    switch (q->act) {
+static quantizer kernel_of(const mz_cu_quantize &q) {
+    const bool usual = q.x.dtype == MEZZO_BF16 && q.via == MEZZO_BF16;  // of an act
+    const bool alone = q.act_out != nullptr && q.columnwise == nullptr; // tiles are turned with the derivative's
+    const bool wide = q.cols > INT32_MAX / (4 * ROWS);                  // places in a tile have 32 bits
+    if (q.moved)                                                        // no other kernel is
+        return q.x.dtype == MEZZO_F32 ? quantize_plain_kernel<MEZZO_F32, true>
+                                      : quantize_plain_kernel<MEZZO_BF16, true>;
+    if (width_of(q) % 16 != 0 || (q.act != ACT_NONE && !usual) || alone || wide)
+        return quantize_any_kernel;
+    switch (q.act) {
     case ACT_RELU:
-        return run_act<ACT_RELU>(stream, q);
+        return kernel_of_act<ACT_RELU>(q);
     case ACT_GELU:
-        return run_act<ACT_GELU>(stream, q);
+        return kernel_of_act<ACT_GELU>(q);
     case ACT_GELU_TANH:
-        return run_act<ACT_GELU_TANH>(stream, q);
+        return kernel_of_act<ACT_GELU_TANH>(q);
     case ACT_SILU:
-        return run_act<ACT_SILU>(stream, q);
+        return kernel_of_act<ACT_SILU>(q);
     case ACT_SWIGLU:
-        return run_gated(stream, q);
+        return q.preact.data == nullptr ? quantize_gated_kernel<false, false>
+               : q.act_out == nullptr   ? quantize_gated_kernel<true, false>
+                                        : quantize_gated_kernel<true, true>;
     default:
-        break;
+        return q.x.dtype == MEZZO_F32    ? quantize_plain_kernel<MEZZO_F32, false>
+               : q.x.dtype == MEZZO_BF16 ? quantize_kernel<ACT_NONE, false, false>
+                                         : quantize_plain_kernel<MEZZO_F16, false>;
     }
-    if (q->x.dtype == MEZZO_F32)
-        return launch_dependent(stream, quantize_plain_kernel<MEZZO_F32, false>, grid_of(q), THREADS, 0, *q);
-    if (q->x.dtype == MEZZO_BF16)
-        return launch_dependent(stream, quantize_kernel<ACT_NONE, false, false>, grid_of(q), THREADS, 0, *q);
-    return launch_dependent(stream, quantize_plain_kernel<MEZZO_F16, false>, grid_of(q), THREADS, 0, *q);
 }
+
+cudaError_t quantize_run(cudaStream_t stream, const mz_cu_quantize &q) {
+    if (q.rows == 0 || q.cols == 0)
+        return cudaSuccess;
+    const quantizer kernel = kernel_of(q);
+    const dim3 grid(blocks_of(kernel == quantize_any_kernel ? q.cols : width_of(q), COLS),
+                    static_cast<unsigned>(quantize_turns(q)));
+    return launch_dependent(stream, kernel, grid, THREADS, 0, q);
+}
+
+// --- the call ------------------------------------------------------------------------------------------------------
+// Quantizes to 8 bits with scales: both layouts and the sums of columns in one pass, after a pass that finds the amax
+// under current scaling.
+enum { ALIGN = 256 }; // bytes of the magnitude in the workspace; the parts of sums follow
+
+struct quantized { // outputs; NULL: absent
+    const mz_tensor *y, *columnwise, *scales, *columnwise_scales, *act_out, *dbias;
+    const mz_tensor *any; // of the first two
+    bool blocks;
+};
+static quantized outputs_of(const mz_call *call) {
+    quantized o = {mz_output(call, MZ_OUT(quantize, y)),       mz_output(call, MZ_OUT(quantize, columnwise)),
+                   mz_output(call, MZ_OUT(quantize, scales)),  mz_output(call, MZ_OUT(quantize, columnwise_scales)),
+                   mz_output(call, MZ_OUT(quantize, act_out)), mz_output(call, MZ_OUT(quantize, dbias))};
+    o.any = o.y != NULL ? o.y : o.columnwise;
+    o.blocks = o.any != NULL && mz_scaling_in_blocks(o.any->scaling);
+    return o;
+}
+template <class T> static T *memory_of(const mz_tensor *t) {
+    return t != NULL ? static_cast<T *>(t->data) : nullptr;
+}
+
+mz_cu_quantize quantize_args_of(const mz_call *call) {
+    const mz_tensor *x = mz_in(call, quantize, x), *preact = mz_in(call, quantize, preact);
+    const quantized o = outputs_of(call);
+    mz_scale_entry *entry = o.blocks ? nullptr : memory_of<mz_scale_entry>(o.scales);
+    const mz_shape z = mz_quantized_shape(call->attrs.act, &x->shape, mz_present(preact) ? &preact->shape : NULL);
+    const int64_t n = mz_shape_count(&z), cols = z.dim[z.rank - 1];
+    return {.x = mz_cuda_array(x),
+            .preact = mz_present(preact) ? mz_cuda_array(preact) : mz_cu_array{NULL, MEZZO_F32},
+            .rows = cols > 0 ? n / cols : 0,
+            .cols = cols,
+            .pitch = cols > 0 ? mz_columnwise_pitch(n / cols) : 0,
+            .act = call->attrs.act,
+            .via = call->attrs.via,
+            .dtype = (o.any != NULL ? o.any : x)->dtype,
+            .y = memory_of<void>(o.y),
+            .columnwise = memory_of<void>(o.columnwise),
+            .entry = entry != nullptr ? &entry->scale : nullptr,
+            .amax = entry == nullptr || !call->attrs.record ? nullptr
+                    : call->attrs.keeps                     ? &entry->weight_amax
+                                                            : &entry->amax,
+            .act_out = memory_of<void>(o.act_out),
+            .act_out_scale = o.act_out != NULL ? o.act_out->scale : nullptr};
+}
+
+// Checks codes in blocks or tiles of 128, and the layout of their scales.
+static const char *check_blocks(const mz_call *call, const quantized &o) {
+    const mz_tensor *fp8[] = {o.y, o.columnwise};
+    if (call->attrs.act == MZ_ACT_SWIGLU)
+        return "SwiGLU's halves are in other blocks";
+    if (o.act_out != NULL)
+        return "block scales need a quantize of the activation's own";
+    for (int i = 0; i < 2; i++) {
+        if (fp8[i] != NULL && (fp8[i]->dtype != MEZZO_F8E4M3 || fp8[i]->columnwise != (i == 1)))
+            return "quantizes to e4m3 in blocks, in both layouts";
+        if (fp8[i] != NULL && mz_output(call, mz_scale_slot(fp8[i]->scaling, i == 1)) == NULL)
+            return "writes the scales of blocks";
+        if (fp8[0] != NULL && fp8[1] != NULL && fp8[0]->scaling != fp8[1]->scaling)
+            return "quantizes both layouts alike";
+    }
+    return NULL;
+}
+
+static int64_t turns_of(const mz_cu_quantize &q, bool blocks) {
+    return blocks ? quantize_block_turns(q.rows) : quantize_turns(q);
+}
+
+static const char *prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const mz_tensor *x = mz_in(call, quantize, x), *preact = mz_in(call, quantize, preact);
+    const quantized o = outputs_of(call);
+    const mz_tensor *fp8[] = {o.y, o.columnwise};
+    if (!mz_cuda_float(x) || x->scaling != MZ_SCALING_NONE)
+        return "quantizes fp32, bf16 and fp16";
+    if (mz_present(preact) && preact->dtype != x->dtype)
+        return "the activation's input and the gradient have one dtype";
+    const mz_cu_quantize q = quantize_args_of(call);
+    out->workspace = call->attrs.measure || o.dbias != NULL ? ALIGN : 0;
+    if (o.dbias != NULL)
+        out->workspace += static_cast<size_t>(turns_of(q, o.blocks) * q.cols) * sizeof(float);
+    if (o.blocks)
+        return check_blocks(call, o);
+    for (int i = 0; i < 2; i++)
+        if (fp8[i] != NULL && ((fp8[i]->dtype != MEZZO_F8E4M3 && fp8[i]->dtype != MEZZO_F8E5M2) ||
+                               fp8[i]->scaling != MZ_SCALING_TENSOR || fp8[i]->columnwise != (i == 1) || !o.scales))
+            return "quantizes to 8 bits with a tensor's scale, which an entry has";
+    if (o.act_out != NULL && (o.act_out->dtype != MEZZO_F8E4M3 || !o.act_out->columnwise ||
+                              call->attrs.act == MZ_ACT_NONE || call->n_in < 2 || !mz_present(preact)))
+        return "the quantized activation beside its derivative is columnwise e4m3";
+    return NULL;
+}
+
+// In blocks with current scaling, which reads and records no history.
+static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    const cudaStream_t stream = mz_cuda(device)->stream;
+    const quantized o = outputs_of(call);
+    mz_cu_quantize_block q = {quantize_args_of(call), o.blocks && o.any->scaling == MZ_SCALING_TILE128,
+                              memory_of<float>(o.scales), memory_of<float>(o.columnwise_scales)};
+    uint32_t *measured = static_cast<uint32_t *>(call->workspace);
+    if (q.entry != nullptr && call->attrs.measure) {
+        mz_cu_quantize finds = q;
+        finds.y = finds.columnwise = finds.act_out = nullptr;
+        finds.entry = nullptr;
+        finds.amax = measured;
+        MZ_CUDA_TRY(cudaMemsetAsync(measured, 0, sizeof *measured, stream));
+        MZ_CUDA_TRY(quantize_run(stream, finds));
+        q.measured = measured;
+    }
+    if (o.dbias != NULL)
+        q.sums = reinterpret_cast<float *>(static_cast<char *>(call->workspace) + ALIGN);
+    MZ_CUDA_TRY(o.blocks ? quantize_block_run(stream, q) : quantize_run(stream, q));
+    if (o.dbias != NULL && q.rows > 0)
+        MZ_CUDA_TRY(mz_cu_add_partials(stream, q.sums, memory_of<float>(o.dbias), q.cols, turns_of(q, o.blocks),
+                                       call->attrs.accumulate));
+    return MEZZO_OK;
+}
+const mz_kernel mz_cuda_quantize = {"quantize__cuda", prepare, run};
 
 // --- a step's end --------------------------------------------------------------------------------------------------
 __global__ void scales_update_kernel(const int32_t *skip, const mz_scale_entry *tables, int ranks,
@@ -449,11 +564,13 @@ __global__ void scales_update_kernel(const int32_t *skip, const mz_scale_entry *
     e->changes += known && e->scale != before;
 }
 
-extern "C" cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks,
-                                           void *entries, int n) {
-    if (n == 0)
-        return cudaSuccess;
-    scales_update_kernel<<<(n + 127) / 128, 128, 0, stream>>>(skip, static_cast<const mz_scale_entry *>(tables), ranks,
-                                                              static_cast<mz_scale_entry *>(entries), n);
-    return cudaGetLastError();
+// The state's `skip` is the optimizer's; tables [ranks, n] entries, which are the result itself with one rank.
+static void launch_scales_update(const mz_cuda_device *cuda, const mz_call *call) {
+    const mz_tensor *entries = mz_out(call, scales_update, entries), *given = mz_in(call, scales_update, tables);
+    const mz_tensor *tables = mz_present(given) ? given : entries;
+    const int64_t size = sizeof(mz_scale_entry), n = mz_shape_count(&entries->shape) / size;
+    const int ranks = n > 0 ? static_cast<int>(mz_shape_count(&tables->shape) / size / n) : 0;
+    launch_threads<128>(cuda, scales_update_kernel, n, &data_of<mz_opt_state>(mz_in(call, scales_update, state))->skip,
+                        data_of<mz_scale_entry>(tables), ranks, data_of<mz_scale_entry>(entries), static_cast<int>(n));
 }
+MZ_CUDA_KERNEL(scales_update, launch_scales_update, storages<"u", "u">)

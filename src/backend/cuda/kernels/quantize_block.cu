@@ -3,7 +3,7 @@
 #include "activation.cuh"
 #include "pdl_launch.cuh"
 #include "fp8_pack.cuh"
-#include "fp8_block.h"
+#include "quantize.cuh"
 #include "vec.cuh"
 
 namespace {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
     __shared__ __align__(16) uint8_t fp8[TILE * TILE];
     __shared__ __align__(16) uint32_t largest[GROUPS][TILE];
     __shared__ __align__(16) float inverse[TILE];
-    const mz_cu_quantize &q = b.q;
+    const mz_cu_quantize &q = b;
     const int tid = static_cast<int>(threadIdx.x);
     place p = {static_cast<int64_t>(blockIdx.y) * TILE, static_cast<int64_t>(blockIdx.x) * TILE, 0, tid % PARTS,
                tid / PARTS};
@@ -315,47 +315,45 @@ __global__ void __launch_bounds__(THREADS, INPUT::RAW ? 3 : 2) quantize_block_ke
 }
 static_assert(THREADS == TILE / 16 * (TILE / 4), "a thread turns 16 rows of 4 columns");
 
-template <typename INPUT, bool TILES> cudaError_t launch(cudaStream_t stream, const mz_cu_quantize_block *b) {
-    const dim3 grid(static_cast<unsigned>((b->q.cols + TILE - 1) / TILE),
-                    static_cast<unsigned>((b->q.rows + TILE - 1) / TILE));
-    return launch_dependent(stream, quantize_block_kernel<INPUT, TILES>, grid, dim3(THREADS), 0, *b);
+template <typename INPUT, bool TILES> cudaError_t launch(cudaStream_t stream, const mz_cu_quantize_block &q) {
+    const dim3 grid(blocks_of(q.cols, TILE), blocks_of(q.rows, TILE));
+    return launch_dependent(stream, quantize_block_kernel<INPUT, TILES>, grid, dim3(THREADS), 0, q);
 }
 
-template <bool TILES> cudaError_t launch_any(cudaStream_t stream, const mz_cu_quantize_block *b) {
-    return launch<input<ACT_NONE, false, MEZZO_F32, true>, TILES>(stream, b);
+template <bool TILES> cudaError_t launch_any(cudaStream_t stream, const mz_cu_quantize_block &q) {
+    return launch<input<ACT_NONE, false, MEZZO_F32, true>, TILES>(stream, q);
 }
 
-template <int ACT> cudaError_t launch_act(cudaStream_t stream, const mz_cu_quantize_block *b) {
-    return b->q.preact.data != nullptr ? launch<input<ACT, true, MEZZO_BF16, false>, false>(stream, b)
-                                       : launch<input<ACT, false, MEZZO_BF16, false>, false>(stream, b);
+template <int ACT> cudaError_t launch_act(cudaStream_t stream, const mz_cu_quantize_block &q) {
+    return q.preact.data != nullptr ? launch<input<ACT, true, MEZZO_BF16, false>, false>(stream, q)
+                                    : launch<input<ACT, false, MEZZO_BF16, false>, false>(stream, q);
 }
 } // namespace
 
-extern "C" int64_t mz_cu_quantize_block_turns(int64_t rows) {
+int64_t quantize_block_turns(int64_t rows) {
     return (rows + TILE - 1) / TILE;
 }
 
-extern "C" cudaError_t mz_cu_quantize_block_run(cudaStream_t stream, const mz_cu_quantize_block *b) {
-    const mz_cu_quantize &q = b->q;
+cudaError_t quantize_block_run(cudaStream_t stream, const mz_cu_quantize_block &q) {
     const bool even = q.cols % 16 == 0;
     if (q.rows == 0 || q.cols == 0)
         return cudaSuccess;
-    if (b->tiles)
+    if (q.tiles)
         return even && q.act == ACT_NONE && q.x.dtype == MEZZO_F32
-                   ? launch<input<ACT_NONE, false, MEZZO_F32, false>, true>(stream, b)
-                   : launch_any<true>(stream, b);
+                   ? launch<input<ACT_NONE, false, MEZZO_F32, false>, true>(stream, q)
+                   : launch_any<true>(stream, q);
     if (!even || q.x.dtype != MEZZO_BF16 || (q.act != ACT_NONE && q.via != MEZZO_BF16))
-        return launch_any<false>(stream, b);
+        return launch_any<false>(stream, q);
     switch (q.act) {
     case ACT_RELU:
-        return launch_act<ACT_RELU>(stream, b);
+        return launch_act<ACT_RELU>(stream, q);
     case ACT_GELU:
-        return launch_act<ACT_GELU>(stream, b);
+        return launch_act<ACT_GELU>(stream, q);
     case ACT_GELU_TANH:
-        return launch_act<ACT_GELU_TANH>(stream, b);
+        return launch_act<ACT_GELU_TANH>(stream, q);
     case ACT_SILU:
-        return launch_act<ACT_SILU>(stream, b);
+        return launch_act<ACT_SILU>(stream, q);
     default:
-        return launch<input<ACT_NONE, false, MEZZO_BF16, false>, false>(stream, b);
+        return launch<input<ACT_NONE, false, MEZZO_BF16, false>, false>(stream, q);
     }
 }

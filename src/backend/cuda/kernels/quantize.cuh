@@ -1,17 +1,14 @@
-// Rounds to 8 bits with a tensor's scale (quantize.cu).
-#ifndef MZ_CU_QUANTIZE_H
-#define MZ_CU_QUANTIZE_H
+// Rounds to 8 bits with a tensor's scale (quantize.cu), or with a power of two for every 128 numbers
+// (quantize_block.cu), which fp8_block.cu multiplies.
+#ifndef MZ_QUANTIZE_CUH
+#define MZ_QUANTIZE_CUH
 
-#include "launch.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "host.cuh"
 
 // z [rows, cols] = x, map(x), or zip(x, preact), rounded to `via`; with SwiGLU x is [rows, 2·cols], its derivative's x
 // [rows, cols/2].
 enum { MZ_CU_QUANTIZE_BLOCKS = 2112 }; // 16 for each of 132 multiprocessors, about: few rows of partial sums
-typedef struct mz_cu_quantize {
+struct mz_cu_quantize {
     mz_cu_array x, preact;     // preact.data NULL: none; of x's dtype
     int64_t rows, cols, pitch; // pitch: mz_columnwise_pitch(rows)
     int act, via, dtype;       // MEZZO_F8E4M3 or MEZZO_F8E5M2
@@ -27,17 +24,17 @@ typedef struct mz_cu_quantize {
     const int32_t *order;
     const float *weights; // NULL: 1
     int top_k;
-    float *sums; // [mz_cu_quantize_turns, cols]: parts of the columns' sums; NULL: none
-} mz_cu_quantize;
-int64_t mz_cu_quantize_turns(int64_t rows, int64_t cols);
-mz_cu_quantize mz_cuda_quantize_args(const mz_call *call); // quantize.c
-cudaError_t mz_cu_quantize_run(cudaStream_t stream, const mz_cu_quantize *q);
-// A step's end: `skip` is the optimizer's; tables [ranks, n] entries, which may be `entries` itself with one rank.
-cudaError_t mz_cu_scales_update(cudaStream_t stream, const int32_t *skip, const void *tables, int ranks, void *entries,
-                                int n);
-
-#ifdef __cplusplus
-}
-#endif
+    float *sums; // [quantize_turns, cols]: parts of the columns' sums; NULL: none
+};
+// To E4M3; `sums` are [quantize_block_turns, cols]. The scales of y, of blocks of a row or of tiles, and of
+// columnwise's blocks of rows, as mz_scale_index has them.
+struct mz_cu_quantize_block : mz_cu_quantize {
+    bool tiles;
+    float *scales, *columnwise_scales;
+};
+mz_cu_quantize quantize_args_of(const mz_call *call);
+cudaError_t quantize_run(cudaStream_t stream, const mz_cu_quantize &q);
+int64_t quantize_block_turns(int64_t rows);
+cudaError_t quantize_block_run(cudaStream_t stream, const mz_cu_quantize_block &q);
 
 #endif
