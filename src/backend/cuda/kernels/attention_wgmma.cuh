@@ -171,10 +171,7 @@ template <int D> __device__ __forceinline__ void load_left(uint32_t (&a)[D / 16]
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t at = tile + k / 4 * (rows * 128) + r * 128 + (((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) << 4);
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(a[k][0]), "=r"(a[k][1]), "=r"(a[k][2]), "=r"(a[k][3])
-                     : "r"(at)
-                     : "memory");
+        load_matrices(a[k], at);
     }
 }
 // Results, rounded, as the left operand of a product over their columns.

@@ -87,20 +87,15 @@ __device__ __forceinline__ void to_strip(uint32_t strip, int lane, const float (
 #pragma unroll
     for (int j = 0; j < J; j += LOW ? 2 : 1) {
         if constexpr (LOW) { // four 8 × 8 of 16 bits
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                             strip + moved<true>(lane & 15, j + (lane >> 4))),
-                         "r"(pack<__nv_bfloat16>(v[j][0], v[j][1])), "r"(pack<__nv_bfloat16>(v[j][2], v[j][3])),
-                         "r"(pack<__nv_bfloat16>(v[j + 1][0], v[j + 1][1])),
-                         "r"(pack<__nv_bfloat16>(v[j + 1][2], v[j + 1][3]))
-                         : "memory");
+            store_matrices(strip + moved<true>(lane & 15, j + (lane >> 4)),
+                           {pack<__nv_bfloat16>(v[j][0], v[j][1]), pack<__nv_bfloat16>(v[j][2], v[j][3]),
+                            pack<__nv_bfloat16>(v[j + 1][0], v[j + 1][1]),
+                            pack<__nv_bfloat16>(v[j + 1][2], v[j + 1][3])});
         } else {
 #pragma unroll
             for (int half = 0; half < 2; half++)
-                asm volatile(
-                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
-                        strip + moved<false>((lane >> 2) + half * 8, j * 2 + (quarter >> 1)) + (quarter & 1) * 8),
-                    "f"(v[j][half * 2]), "f"(v[j][half * 2 + 1])
-                    : "memory");
+                store_shared(strip + moved<false>((lane >> 2) + half * 8, j * 2 + (quarter >> 1)) + (quarter & 1) * 8,
+                             v[j][half * 2], v[j][half * 2 + 1]);
         }
     }
 }
@@ -209,39 +204,31 @@ __device__ __forceinline__ void store_half(const mz_cu_fp8_block &g, int64_t row
 // By one lane of a warp, whose others go along, so that addresses stay in uniform registers: `now` is set in that lane.
 // In a branch of one thread each address went to a uniform register after a vote, and registers were spilled.
 __device__ __forceinline__ void expect_if(bool now, uint32_t at, uint32_t bytes) {
-    asm volatile("{\n.reg .pred now;\n"
-                 "setp.ne.b32 now, %0, 0;\n"
-                 "@now mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], %2;\n}" ::"r"(static_cast<int>(now)),
+    asm volatile(MZ_PTX_IF(0, "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%1], %2;")::"r"(static_cast<int>(now)),
                  "r"(at), "r"(bytes)
                  : "memory");
 }
 __device__ __forceinline__ void fetch_box_if(bool now, uint32_t to, const CUtensorMap *map, int x, int y,
                                              uint32_t barrier) {
-    asm volatile("{\n.reg .pred now;\n"
-                 "setp.ne.b32 now, %5, 0;\n"
-                 "@now cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-                 "[%1, {%2, %3}], [%4];\n}" ::"r"(to),
+    asm volatile(MZ_PTX_IF(5, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+                              "[%1, {%2, %3}], [%4];")::"r"(to),
                  "l"(map), "r"(x), "r"(y), "r"(barrier), "r"(static_cast<int>(now))
                  : "memory");
 }
 __device__ __forceinline__ void fetch_box_for_all_if(bool now, uint32_t to, const CUtensorMap *map, int x, int y,
                                                      uint32_t barrier) {
-    asm volatile("{\n.reg .pred now;\n"
-                 "setp.ne.b32 now, %6, 0;\n"
-                 "@now cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-                 "[%0], [%1, {%2, %3}], [%4], %5;\n}" ::"r"(to),
+    asm volatile(MZ_PTX_IF(6, "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                              ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;")::"r"(to),
                  "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << CLUSTER) - 1)),
                  "r"(static_cast<int>(now))
                  : "memory");
 }
 __device__ __forceinline__ void fetch_run_if(bool now, uint32_t to, const void *from, uint32_t bytes,
                                              uint32_t barrier) {
-    asm volatile(
-        "{\n.reg .pred now;\n"
-        "setp.ne.b32 now, %4, 0;\n"
-        "@now cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n}" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier), "r"(static_cast<int>(now))
-        : "memory");
+    asm volatile(MZ_PTX_IF(4, "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+                              "[%3];")::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier), "r"(static_cast<int>(now))
+                 : "memory");
 }
 
 // --- products ------------------------------------------------------------------------------------------------------
@@ -250,17 +237,12 @@ __device__ __forceinline__ void fetch_run_if(bool now, uint32_t to, const void *
 // than they bring. Barriers 1 and 2 are the turns of groups 0 and 1.
 enum { LONG = 16 }; // pieces
 __device__ __forceinline__ void turn_wait(bool turns, int group) {
-    asm volatile("{\n.reg .pred turns;\n"
-                 "setp.ne.b32 turns, %0, 0;\n"
-                 "@turns bar.sync %1, %2;\n}" ::"r"(static_cast<int>(turns)),
-                 "r"(group + 1), "n"(GROUPS * WARPGROUP)
+    asm volatile(MZ_PTX_IF(0, "bar.sync %1, %2;")::"r"(static_cast<int>(turns)), "r"(group + 1), "n"(GROUPS * WARPGROUP)
                  : "memory");
 }
 __device__ __forceinline__ void turn_pass(bool turns, int group) {
-    asm volatile("{\n.reg .pred turns;\n"
-                 "setp.ne.b32 turns, %0, 0;\n"
-                 "@turns bar.arrive %1, %2;\n}" ::"r"(static_cast<int>(turns)),
-                 "r"((group ^ 1) + 1), "n"(GROUPS * WARPGROUP)
+    asm volatile(MZ_PTX_IF(0, "bar.arrive %1, %2;")::"r"(static_cast<int>(turns)), "r"((group ^ 1) + 1),
+                 "n"(GROUPS * WARPGROUP)
                  : "memory");
 }
 

@@ -54,11 +54,6 @@ __device__ __forceinline__ int row_of(int i) { // the i-th of a warp's 32, count
     return i / 16 * 64 + i % 16;
 }
 
-// One store, which the compiler makes two where it takes registers that are no pair.
-__device__ __forceinline__ void store_shared(float *to, float x, float y) {
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared_address(to)), "f"(x), "f"(y) : "memory");
-}
-
 __device__ __forceinline__ void stage(const place &p, const float (&d)[16][4]) {
     __syncwarp(); // what was staged before has been read
 #pragma unroll
@@ -67,7 +62,8 @@ __device__ __forceinline__ void stage(const place &p, const float (&d)[16][4]) {
         float *to = p.staging + row * TILE + (p.lane & 1) * 2;
 #pragma unroll
         for (int j = 0; j < 16; j++)
-            store_shared(to + (((j * 2 + (p.lane >> 1 & 1)) ^ (row & 7) * 2) << 2), d[j][2 * r], d[j][2 * r + 1]);
+            store_shared(shared_address(to + (((j * 2 + (p.lane >> 1 & 1)) ^ (row & 7) * 2) << 2)), d[j][2 * r],
+                         d[j][2 * r + 1]);
     }
     __syncwarp();
 }

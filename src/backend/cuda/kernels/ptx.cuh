@@ -11,6 +11,14 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// An instruction that runs where operand N is not 0, without a branch.
+#define MZ_PTX_IF(N, instruction) "{\n.reg .pred now;\nsetp.ne.b32 now, %" #N ", 0;\n@now " instruction "\n}"
+
+// One store, which the compiler makes two where it takes registers that are no pair.
+__device__ __forceinline__ void store_shared(uint32_t to, float x, float y) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+}
+
 // Copies 16 bytes from global to shared memory, or 16 bytes of zeros.
 __device__ __forceinline__ void copy_async_16(void *to, const void *from, bool inside) {
 #if __CUDA_ARCH__ >= 800
@@ -42,11 +50,14 @@ template <int PENDING> __device__ __forceinline__ void copies_wait() { // until 
 }
 
 // Four 8 × 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8.
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row) {
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(row))
+                 : "r"(row)
                  : "memory");
+}
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row) {
+    load_matrices(r, shared_address(row));
 }
 __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
