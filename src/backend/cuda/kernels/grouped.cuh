@@ -25,7 +25,6 @@ struct mz_cu_grouped {
     bool accumulate; // dw: add to what is there
     bool parts;      // wgmma: a and b are three BF16 arrays consecutively, as mz_cu_fp32_split writes them
     bool vectors;    // FMA: rows are multiples of 16 bytes
-    int tile;        // 0: chosen by the launcher; 64 or 128
     int sms, shared_optin;
 };
 
@@ -218,6 +217,25 @@ inline int64_t grouped_tiles(const mz_cu_grouped &g, int64_t tile) {
         return g.experts * across * ((g.n + tile - 1) / tile);
     int64_t most = g.rows / tile + g.experts; // each expert's last tile may be cut
     return across * (most < g.rows ? most : g.rows);
+}
+
+// Calls run<OP>().
+template <class F> auto grouped_for_op(const mz_cu_grouped &g, F run) {
+    return g.op == GROUPED_Y    ? run.template operator()<GROUPED_Y>()
+           : g.op == GROUPED_DX ? run.template operator()<GROUPED_DX>()
+                                : run.template operator()<GROUPED_DW>();
+}
+
+// A block for each tile. prepare: asks for the shared memory, and launches nothing.
+inline cudaError_t grouped_launch(void (*kernel)(mz_cu_grouped), int threads, int bytes, int tile, cudaStream_t stream,
+                                  const mz_cu_grouped &g, bool prepare) {
+    if (prepare)
+        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int64_t tiles = grouped_tiles(g, tile);
+    if (tiles == 0)
+        return cudaSuccess;
+    kernel<<<static_cast<unsigned>(tiles), threads, static_cast<size_t>(bytes), stream>>>(g);
+    return cudaGetLastError();
 }
 
 #endif

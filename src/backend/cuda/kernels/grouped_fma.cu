@@ -125,17 +125,6 @@ template <int OP, int TILE> __global__ void __launch_bounds__(THREADS, 2) groupe
         }
     }
 }
-
-template <int OP> void run(cudaStream_t stream, const mz_cu_grouped &g) {
-    bool large = g.tile != 0 ? g.tile == 128 : grouped_tiles(g, 128) >= g.sms;
-    int64_t tiles = grouped_tiles(g, large ? 128 : 64);
-    if (tiles == 0)
-        return;
-    if (large)
-        grouped_fma_kernel<OP, 128><<<static_cast<unsigned>(tiles), THREADS, 0, stream>>>(g);
-    else
-        grouped_fma_kernel<OP, 64><<<static_cast<unsigned>(tiles), THREADS, 0, stream>>>(g);
-}
 } // namespace
 
 static const char *grouped_fma_prepare(mezzo_device *, const mz_call *call, mz_prepared *) {
@@ -146,6 +135,10 @@ static void launch_grouped_fma(const mz_cuda_device *cuda, const mz_call *call) 
     mz_cu_grouped g = grouped_args(cuda, call);
     g.vectors = g.a.dtype == MEZZO_F32 && g.b.dtype == MEZZO_F32 && g.n % 4 == 0 && g.k % 4 == 0 &&
                 (g.compute == MEZZO_F32 || g.compute == MEZZO_TF32);
-    (g.op == GROUPED_Y ? run<GROUPED_Y> : g.op == GROUPED_DX ? run<GROUPED_DX> : run<GROUPED_DW>)(cuda->stream, g);
+    const bool large = grouped_tiles(g, 128) >= g.sms;
+    grouped_for_op(g, [&]<int OP>() {
+        return grouped_launch(large ? grouped_fma_kernel<OP, 128> : grouped_fma_kernel<OP, 64>, THREADS, 0,
+                              large ? 128 : 64, cuda->stream, g, false);
+    });
 }
 GROUPED_KERNELS(fma, "__cuda_fma", grouped_fma_prepare, enqueue<launch_grouped_fma>)

@@ -247,10 +247,8 @@ template <int OP, bool WIDE> cudaError_t of(cudaStream_t stream, const grouped_f
 cudaError_t run_grouped_fp8(const mz_cuda_device *cuda, const mz_call *call, bool prepare) {
     const grouped_fp8_call args = {grouped_args(cuda, call), call->in[0].scale, call->in[1].scale};
     const bool wide = args.g.a.dtype == MEZZO_F8E5M2;
-    return (args.g.op == GROUPED_Y ? (wide ? of<GROUPED_Y, true> : of<GROUPED_Y, false>)
-            : args.g.op == GROUPED_DX
-                ? (wide ? of<GROUPED_DX, true> : of<GROUPED_DX, false>)
-                : (wide ? of<GROUPED_DW, true> : of<GROUPED_DW, false>))(cuda->stream, args, prepare);
+    return grouped_for_op(args.g,
+                          [&]<int OP>() { return (wide ? of<OP, true> : of<OP, false>)(cuda->stream, args, prepare); });
 }
 } // namespace
 

@@ -188,22 +188,13 @@ __global__ void __launch_bounds__(GROUPED_THREADS, TILE == 128 ? 2 : 3) grouped_
 
 template <typename T, int OP, int TILE, int DEPTH, int STAGES, bool PARTS>
 cudaError_t grouped_mma_run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    using K = grouped_mma<T, OP, TILE, DEPTH, STAGES>;
-    const void *kernel = reinterpret_cast<const void *>(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES, PARTS>);
-    if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, K::BYTES);
-    int64_t tiles = grouped_tiles(g, TILE);
-    if (tiles == 0)
-        return cudaSuccess;
-    void *args[] = {const_cast<mz_cu_grouped *>(&g)};
-    return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(tiles)), dim3(GROUPED_THREADS), args, K::BYTES, stream);
+    return grouped_launch(grouped_mma_kernel<T, OP, TILE, DEPTH, STAGES, PARTS>, GROUPED_THREADS,
+                          grouped_mma<T, OP, TILE, DEPTH, STAGES>::BYTES, TILE, stream, g, prepare);
 }
 
 // Large tiles read less, and need many results to give every multiprocessor some; they also need 80 KiB of shared
 // memory.
 inline bool grouped_large(const mz_cu_grouped &g) {
-    if (g.tile != 0)
-        return g.tile == 128;
     return g.shared_optin >= 96 << 10 && grouped_tiles(g, 128) >= g.sms;
 }
 
@@ -223,11 +214,7 @@ cudaError_t grouped_mma_op(cudaStream_t stream, const mz_cu_grouped &g, bool pre
 
 template <typename T, bool PARTS = false>
 cudaError_t grouped_mma_of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    if (g.op == GROUPED_Y)
-        return grouped_mma_op<T, GROUPED_Y, PARTS>(stream, g, prepare);
-    if (g.op == GROUPED_DX)
-        return grouped_mma_op<T, GROUPED_DX, PARTS>(stream, g, prepare);
-    return grouped_mma_op<T, GROUPED_DW, PARTS>(stream, g, prepare);
+    return grouped_for_op(g, [&]<int OP>() { return grouped_mma_op<T, OP, PARTS>(stream, g, prepare); });
 }
 
 // grouped_low.cu: BF16 (from 8.0) or FP16 operands of one storage, n and k multiples of 8; grouped_tf32.cu: FP32 as

@@ -121,21 +121,10 @@ __global__ void __launch_bounds__(THREADS, PARTS ? 1 : 2) grouped_wgmma_kernel(c
     }
 }
 
-template <typename T, int OP, bool PARTS> cudaError_t run(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    const void *kernel = reinterpret_cast<const void *>(grouped_wgmma_kernel<T, OP, PARTS>);
-    if (prepare)
-        return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-    int64_t tiles = grouped_tiles(g, TILE);
-    if (tiles == 0)
-        return cudaSuccess;
-    void *args[] = {const_cast<mz_cu_grouped *>(&g)};
-    return cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(tiles)), dim3(THREADS), args, BYTES, stream);
-}
-
 template <typename T, bool PARTS = false> cudaError_t of(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
-    return (g.op == GROUPED_Y    ? run<T, GROUPED_Y, PARTS>
-            : g.op == GROUPED_DX ? run<T, GROUPED_DX, PARTS>
-                                 : run<T, GROUPED_DW, PARTS>)(stream, g, prepare);
+    return grouped_for_op(g, [&]<int OP>() {
+        return grouped_launch(grouped_wgmma_kernel<T, OP, PARTS>, THREADS, BYTES, TILE, stream, g, prepare);
+    });
 }
 
 cudaError_t run_wgmma(cudaStream_t stream, const mz_cu_grouped &g, bool prepare) {
