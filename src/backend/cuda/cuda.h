@@ -104,18 +104,6 @@ static inline bool mz_cuda_16bit(int dtype) { // BF16 or FP16
     return dtype == MEZZO_BF16 || dtype == MEZZO_F16;
 }
 
-// Defines a kernel whose state is a `route`, with the workspace's `bytes`, which op##_route fills or refuses.
-#define MZ_CUDA_ROUTED(op, symbol, name)                                                                               \
-    static const char *op##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                     \
-        route *r = (route *)(out->state = mz_alloc(1, sizeof(route)));                                                 \
-        if (r == NULL)                                                                                                 \
-            return mz_out_of_memory;                                                                                   \
-        const char *reason = op##_route(mz_cuda(device), call, r);                                                     \
-        out->workspace = r->bytes;                                                                                     \
-        return reason;                                                                                                 \
-    }                                                                                                                  \
-    const mz_kernel symbol = {name, op##_prepare, op##_run};
-
 // matmul.c: gets an operand's address: the tensor's, or that of `staged`, to which it is converted.
 mezzo_status mz_cuda_operand(mz_cuda_device *cuda, const mz_tensor *t, bool convert, void *staged, int dtype,
                              const void **out);

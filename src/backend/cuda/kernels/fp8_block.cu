@@ -558,102 +558,77 @@ static const char *set_result(const mz_call *call, route *r) {
     return NULL;
 }
 
-static const char *linear_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
+static const char *set_route(const mz_cuda_device *cuda, const mz_call *call, route *r) {
+    const bool dw = call->op == MZ_OP_linear_dw, dx = call->op == MZ_OP_linear_dx;
+    const mz_tensor *sums = &call->out[1]; // of the gradients; forward has none there
     const char *reason = set_product(cuda, call, r);
-    if (reason == NULL)
-        reason = set_result(call, r);
-    return reason != NULL ? reason : refusal_of_90a(run_block(cuda, r->g, true));
-}
-
-static const char *linear_dx_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const char *reason = set_product(cuda, call, r);
-    if (reason == NULL)
+    if (reason == NULL && !dw)
         reason = set_result(call, r);
     if (reason != NULL)
         return reason;
-    const mz_tensor *dbias = mz_out(call, linear_dx, dbias);
-    if (mz_present(dbias) && dbias->dtype != MEZZO_F32)
+    if ((dw && call->out[0].dtype != MEZZO_F32) || (dx && mz_present(sums) && sums->dtype != MEZZO_F32))
         return "gradients are fp32";
-    if (mz_present(dbias))
-        r->at_sums = mz_cuda_place(&r->bytes, mz_cu_column_sums_bytes(r->g.rows, r->g.cols));
-    return refusal_of_90a(run_block(cuda, r->g, true));
-}
-
-static const char *linear_dw_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
-    const char *reason = set_product(cuda, call, r);
-    if (reason != NULL)
-        return reason;
-    if (mz_out(call, linear_dw, dw)->dtype != MEZZO_F32)
-        return "gradients are fp32";
-    if (mz_present(mz_out(call, linear_dw, db)))
+    if (dw && mz_present(sums))
         return "a bias's gradient is not summed from 8 bits";
-    r->g.out.dtype = MEZZO_F32;
-    r->g.splits = choose_splits(count_pairs<ROWS, COLS>(r->g.rows, r->g.cols), (r->g.inner + L - 1) / L,
-                                r->g.rows * r->g.cols, cuda->sms, {700, 3000, 3000});
+    if (dx && mz_present(sums))
+        r->at_sums = mz_cuda_place(&r->bytes, mz_cu_column_sums_bytes(r->g.rows, r->g.cols));
+    if (dw) {
+        r->g.out.dtype = MEZZO_F32;
+        r->g.splits = choose_splits(count_pairs<ROWS, COLS>(r->g.rows, r->g.cols), (r->g.inner + L - 1) / L,
+                                    r->g.rows * r->g.cols, cuda->sms, {700, 3000, 3000});
+    }
     if (r->g.splits > 1)
         r->at_partial =
             mz_cuda_place(&r->bytes, static_cast<size_t>(r->g.splits * r->g.rows * r->g.cols) * sizeof(float));
     return refusal_of_90a(run_block(cuda, r->g, true));
 }
 
+static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+    route *r = static_cast<route *>(out->state = mz_alloc(1, sizeof *r));
+    if (r == NULL)
+        return mz_out_of_memory;
+    const char *reason = set_route(mz_cuda(device), call, r);
+    out->workspace = r->bytes;
+    return reason;
+}
+
 // --- running -------------------------------------------------------------------------------------------------------
-// Sets the addresses of the product's operands; `out` is its result's.
-static mezzo_status operands(mz_cuda_device *cuda, const mz_call *call, const route *r, void *out, mz_cu_fp8_block *g) {
+static mezzo_status run_call(mezzo_device *device, const mz_call *call) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    const bool forward = call->op == MZ_OP_linear, dx = call->op == MZ_OP_linear_dx;
+    const route *r = static_cast<const route *>(call->state);
     char *workspace = static_cast<char *>(call->workspace);
     const void *fp8[2];
-    *g = r->g;
+    mz_cu_fp8_block g = r->g;
     for (int i = 0; i < 2; i++) {
         fp8[i] = r->spread[i] ? workspace + r->at[i] : call->in[i].data;
         if (r->spread[i])
-            MZ_CUDA_TRY(spread_rows(cuda->stream, call->in[i].data, workspace + r->at[i], i == 0 ? g->rows : g->cols,
-                                    g->inner, g->a_stride));
+            MZ_CUDA_TRY(spread_rows(cuda->stream, call->in[i].data, workspace + r->at[i], i == 0 ? g.rows : g.cols,
+                                    g.inner, g.a_stride));
     }
-    g->a = fp8[0], g->b = fp8[1];
-    g->a_scale = call->in[0].scale, g->b_scale = call->in[1].scale;
-    g->out.data = r->finish ? workspace + r->at_result : out;
-    g->via = MEZZO_F32;
-    g->partial = g->splits > 1 ? reinterpret_cast<float *>(workspace + r->at_partial) : NULL;
-    return MEZZO_OK;
-}
-
-static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    const route *r = static_cast<const route *>(call->state);
-    mz_cu_fp8_block g;
-    MEZZO_TRY(operands(cuda, call, r, mz_out(call, linear, y)->data, &g));
-    if (!r->finish) {
+    g.a = fp8[0], g.b = fp8[1];
+    g.a_scale = call->in[0].scale, g.b_scale = call->in[1].scale;
+    g.out.data = r->finish ? workspace + r->at_result : call->out[0].data;
+    g.via = MEZZO_F32;
+    g.partial = g.splits > 1 ? reinterpret_cast<float *>(workspace + r->at_partial) : NULL;
+    if (forward && !r->finish) {
         g.bias = mz_cuda_array(mz_in(call, linear, bias));
         g.residual = mz_cuda_array(mz_in(call, linear, residual));
         g.via = static_cast<int>(call->attrs.via);
     }
-    MZ_CUDA_TRY(run_block(cuda, g, false));
-    if (!r->finish)
-        return MEZZO_OK;
-    const mz_cu_epilogue e = mz_cuda_linear_epilogue(call, g.out, g.rows, g.cols);
-    MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
-    return MEZZO_OK;
-}
-
-static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    const route *r = static_cast<const route *>(call->state);
-    mz_cu_fp8_block g;
-    MEZZO_TRY(operands(cuda, call, r, mz_out(call, linear_dx, dx)->data, &g));
-    MZ_CUDA_TRY(run_block(cuda, g, false));
-    return mz_cuda_finish_dx(cuda, call, r->finish ? g.out.data : NULL, g.rows, g.cols,
-                             static_cast<char *>(call->workspace) + r->at_sums);
-}
-
-static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
-    mz_cuda_device *cuda = mz_cuda(device);
-    mz_cu_fp8_block g;
-    MEZZO_TRY(operands(cuda, call, static_cast<const route *>(call->state), mz_out(call, linear_dw, dw)->data, &g));
-    if (call->attrs.accumulate)
+    if (!forward && !dx && call->attrs.accumulate)
         g.residual = g.out;
     MZ_CUDA_TRY(run_block(cuda, g, false));
+    if (dx)
+        return mz_cuda_finish_dx(mz_cuda(device), call, r->finish ? g.out.data : NULL, g.rows, g.cols,
+                                 workspace + r->at_sums);
+    if (r->finish) {
+        const mz_cu_epilogue e = mz_cuda_linear_epilogue(call, g.out, g.rows, g.cols);
+        MZ_CUDA_TRY(mz_cu_linear_epilogue(cuda->stream, &e));
+    }
     return MEZZO_OK;
 }
 
-MZ_CUDA_ROUTED(linear, mz_cuda_linear_block, "linear_fp8_block__cuda_wgmma")
-MZ_CUDA_ROUTED(linear_dx, mz_cuda_linear_dx_block, "linear_dx_fp8_block__cuda_wgmma")
-MZ_CUDA_ROUTED(linear_dw, mz_cuda_linear_dw_block, "linear_dw_fp8_block__cuda_wgmma")
+const mz_kernel mz_cuda_linear_block = {"linear_fp8_block__cuda_wgmma", prepare, run_call};
+const mz_kernel mz_cuda_linear_dx_block = {"linear_dx_fp8_block__cuda_wgmma", prepare, run_call};
+const mz_kernel mz_cuda_linear_dw_block = {"linear_dw_fp8_block__cuda_wgmma", prepare, run_call};

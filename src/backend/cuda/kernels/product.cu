@@ -387,20 +387,6 @@ static const char *linear_args(const mz_cuda_device *cuda, const mz_call *call, 
     return NULL;
 }
 
-static const char *linear_prepare(mezzo_device *device, const mz_call *call, mz_prepared *) {
-    product g;
-    const char *reason = linear_args(mz_cuda(device), call, &g);
-    return reason != NULL ? reason : refusal_of_90a(run_product(mz_cuda(device), g, true));
-}
-
-static mezzo_status linear_run(mezzo_device *device, const mz_call *call) {
-    product g;
-    (void)linear_args(mz_cuda(device), call, &g);
-    MZ_CUDA_TRY(run_product(mz_cuda(device), g, false));
-    return MEZZO_OK;
-}
-const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", linear_prepare, linear_run};
-
 // --- linear_dx: GELU's derivative and its result, the sums of dx's columns -----------------------------------------
 static int64_t parts_of(int64_t rows) {
     return (rows + TILE - 1) / TILE;
@@ -426,24 +412,29 @@ static const char *linear_dx_args(const mz_cuda_device *cuda, const mz_call *cal
     return NULL;
 }
 
-static const char *linear_dx_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
+static const char *product_args(const mz_cuda_device *cuda, const mz_call *call, product *g) {
+    return (call->op == MZ_OP_linear ? linear_args : linear_dx_args)(cuda, call, g);
+}
+
+static const char *product_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     product g;
-    const char *reason = linear_dx_args(mz_cuda(device), call, &g);
+    const char *reason = product_args(mz_cuda(device), call, &g);
     if (reason != NULL)
         return reason;
-    if (mz_present(mz_out(call, linear_dx, dbias)))
+    if (call->op == MZ_OP_linear_dx && mz_present(mz_out(call, linear_dx, dbias)))
         out->workspace = static_cast<size_t>(parts_of(g.rows) * g.cols) * sizeof(float);
     return refusal_of_90a(run_product(mz_cuda(device), g, true));
 }
 
-static mezzo_status linear_dx_run(mezzo_device *device, const mz_call *call) {
+static mezzo_status product_run(mezzo_device *device, const mz_call *call) {
     const mz_cuda_device *cuda = mz_cuda(device);
     product g;
-    (void)linear_dx_args(cuda, call, &g);
+    (void)product_args(cuda, call, &g);
     MZ_CUDA_TRY(run_product(cuda, g, false));
     if (g.partial != NULL)
         MZ_CUDA_TRY(mz_cu_add_partials(cuda->stream, g.partial, data_of<float>(mz_out(call, linear_dx, dbias)), g.cols,
                                        parts_of(g.rows), call->attrs.accumulate));
     return MEZZO_OK;
 }
-const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", linear_dx_prepare, linear_dx_run};
+const mz_kernel mz_cuda_linear_product = {"linear__cuda_product", product_prepare, product_run};
+const mz_kernel mz_cuda_linear_dx_product = {"linear_dx__cuda_product", product_prepare, product_run};
