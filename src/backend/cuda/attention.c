@@ -72,17 +72,39 @@ const char *mz_cuda_attention_refusal(const mz_call *call) {
 
 // --- kernels of one or two launches ----------------------------------------------------------------------------------
 typedef const char *refusal_of(const mz_cuda_device *cuda, const mz_cu_attention *a);
+typedef size_t bytes_of(const mz_cu_attention *a); // of the workspace
 typedef cudaError_t launcher(cudaStream_t stream, const mz_cu_attention *a, bool prepare);
 
 static const char *no_function(cudaError_t error) {
     if (error == cudaSuccess)
         return NULL;
     (void)cudaGetLastError();
-    return "the GPU refuses the kernel's shared memory";
+    return error == cudaErrorNoKernelImageForDevice ? "this build has no code for compute capability 9.0a"
+                                                    : "the GPU refuses the kernel's shared memory";
 }
 
-static const char *prepare(mezzo_device *device, const mz_call *call, refusal_of *refuses, launcher *first,
-                           launcher *second, mz_prepared *out) {
+static size_t delta_bytes(const mz_cu_attention *a) { // Δ of each row
+    return (size_t)a->batch * (size_t)a->heads * (size_t)a->length * sizeof(float);
+}
+
+// Hopper's kernels: log-sum-exp and Δ of each row, up to whole tiles of 64; FP32 sums of parts follow.
+static size_t wgmma_row_bytes(const mz_cu_attention *a) {
+    return (size_t)a->batch * (size_t)a->heads * mz_align_up((size_t)a->length, 64) * 2 * sizeof(float);
+}
+
+// Returns into how many parts the queries of a block are divided. A block of the first keys has the most queries: where
+// few heads of keys serve many heads of queries, dividing them keeps all multiprocessors busy.
+static int wgmma_parts(const mz_cu_attention *a) {
+    const int group = a->heads / a->kv_heads;
+    const int64_t blocks = (int64_t)a->batch * a->kv_heads * ((a->length + 127) / 128);
+    int parts = 1;
+    while (parts < group && blocks * parts * 5 < (int64_t)a->sms * 9)
+        parts++;
+    return parts;
+}
+
+static const char *prepare(mezzo_device *device, const mz_call *call, refusal_of *refuses, bytes_of *bytes,
+                           launcher *first, launcher *second, mz_prepared *out) {
     const char *refusal = mz_cuda_attention_refusal(call);
     if (refusal != NULL)
         return refusal;
@@ -92,22 +114,25 @@ static const char *prepare(mezzo_device *device, const mz_call *call, refusal_of
         refusal = no_function(first(NULL, &a, true));
     if (refusal == NULL && second != NULL)
         refusal = no_function(second(NULL, &a, true));
-    if (call->op == MZ_OP_attention_bwd) // Δ of each row
-        out->workspace = (size_t)mz_shape_count(&mz_in(call, attention_bwd, lse)->shape) * sizeof(float);
+    out->workspace = bytes != NULL ? bytes(&a) : 0;
     return refusal;
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call, launcher *first, launcher *second) {
     mz_cu_attention a = mz_cuda_attention_of(device, call);
+    if (call->op == MZ_OP_attention_bwd) { // Hopper's read these
+        a.parts = wgmma_parts(&a);
+        a.sums = (float *)(void *)((char *)call->workspace + wgmma_row_bytes(&a));
+    }
     MZ_CUDA_TRY(first(mz_cuda(device)->stream, &a, false));
     if (second != NULL)
         MZ_CUDA_TRY(second(mz_cuda(device)->stream, &a, false));
     return MEZZO_OK;
 }
 
-#define ATTENTION_KERNEL(symbol, name, refuses, first, second)                                                         \
+#define ATTENTION_KERNEL(symbol, name, refuses, bytes, first, second)                                                  \
     static const char *symbol##_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {                 \
-        return prepare(device, call, refuses, first, second, out);                                                     \
+        return prepare(device, call, refuses, bytes, first, second, out);                                              \
     }                                                                                                                  \
     static mezzo_status symbol##_run(mezzo_device *device, const mz_call *call) {                                      \
         return run(device, call, first, second);                                                                       \
@@ -140,82 +165,45 @@ static const char *mma_refusal(const mz_cuda_device *cuda, const mz_cu_attention
     return NULL;
 }
 
-ATTENTION_KERNEL(mma, "attention_16bit__mma", mma_refusal, mz_cu_attention_mma, NULL)
-ATTENTION_KERNEL(mma_bwd, "attention_bwd_16bit__mma", mma_refusal, mz_cu_attention_mma_dq, mz_cu_attention_mma_dkv)
+ATTENTION_KERNEL(mma, "attention_16bit__mma", mma_refusal, NULL, mz_cu_attention_mma, NULL)
+ATTENTION_KERNEL(mma_bwd, "attention_bwd_16bit__mma", mma_refusal, delta_bytes, mz_cu_attention_mma_dq,
+                 mz_cu_attention_mma_dkv)
 
 // --- Hopper's warpgroup instructions -------------------------------------------------------------------------------
-// Returns into how many parts the queries of a block are divided. A block of the first keys has the most queries: where
-// few heads of keys serve many heads of queries, dividing them keeps all multiprocessors busy.
-static int wgmma_parts(const mz_cu_attention *a) {
-    const int group = a->heads / a->kv_heads;
-    const int64_t blocks = (int64_t)a->batch * a->kv_heads * ((a->length + 127) / 128);
-    int parts = 1;
-    while (parts < group && blocks * parts * 5 < (int64_t)a->sms * 9)
-        parts++;
-    return parts;
-}
-
-// Returns the workspace: log-sum-exp and Δ of each row, up to whole tiles of 64, and FP32 sums of parts.
-static size_t wgmma_row_bytes(const mz_cu_attention *a) {
-    return (size_t)a->batch * (size_t)a->heads * mz_align_up((size_t)a->length, 64) * 2 * sizeof(float);
-}
-
-static size_t wgmma_sum_bytes(const mz_cu_attention *a) {
+static size_t wgmma_bytes(const mz_cu_attention *a) {
+    const size_t sums = (size_t)a->batch * (size_t)a->length * (size_t)a->kv_heads * (size_t)a->width;
     const int parts = wgmma_parts(a);
-    return parts == 1 ? 0
-                      : sizeof(float) * 2 * (size_t)parts * (size_t)a->batch * (size_t)a->length * (size_t)a->kv_heads *
-                            (size_t)a->width;
+    return wgmma_row_bytes(a) + (parts > 1 ? 2 * (size_t)parts * sums * sizeof(float) : 0);
 }
 
-static const char *wgmma_bwd_any_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *refusal = mz_cuda_attention_refusal(call);
-    if (refusal != NULL)
-        return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    refusal = mma_refusal(mz_cuda(device), &a);
-    if (refusal != NULL)
-        return refusal;
-    if (a.cc != 90)
+static const char *wgmma_refusal(const mz_cuda_device *cuda, const mz_cu_attention *a) {
+    const char *refusal = mma_refusal(cuda, a);
+    if (refusal == NULL && a->cc != 90)
         return "is for compute capability 9.0";
-    if (mz_cuda_causal_refusal(&a) != NULL)
-        return mz_cuda_causal_refusal(&a);
-    if (mz_cuda_limits_refusal(&a) != NULL)
-        return mz_cuda_limits_refusal(&a);
-    if (a.p > 0)
-        return "has no dropout";
-    bool ready = mz_cu_attention_wgmma_dq(NULL, &a, true) == cudaSuccess &&
-                 mz_cu_attention_wgmma_dkv(NULL, &a, true) == cudaSuccess;
-    (void)cudaGetLastError();
-    out->workspace = wgmma_row_bytes(&a) + wgmma_sum_bytes(&a);
-    return ready ? NULL : "this build has no code for compute capability 9.0a";
+    if (refusal == NULL)
+        refusal = mz_cuda_causal_refusal(a);
+    if (refusal == NULL)
+        refusal = mz_cuda_limits_refusal(a);
+    return refusal == NULL && a->p > 0 ? "has no dropout" : refusal;
 }
 
-// Prepares the fastest kernel for heads of 40 to 64 (docs/dev/ATTENTION.md). It multiplies other heads as if they had
-// 64 or 128 elements, which pays only for long sequences.
-static const char *wgmma_bwd_prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
-    const char *refusal = wgmma_bwd_any_prepare(device, call, out);
+// Takes what these kernels are the fastest for: heads of 40 to 64 (docs/dev/ATTENTION.md). They multiply other heads as
+// if they had 64 or 128 elements, which pays only for long sequences.
+static const char *wgmma_slow(const mz_cuda_device *cuda, const mz_cu_attention *a) {
+    const char *refusal = wgmma_refusal(cuda, a);
     if (refusal != NULL)
         return refusal;
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    if (a.width > 64 && mz_cuda(device)->wide_by_mma)
+    if (a->width > 64 && cuda->wide_by_mma)
         return "MEZZO_CUDA_WIDE_HEADS is mma";
-    return (a.width <= 32 || a.width > 64) && a.length < 256
+    return (a->width <= 32 || a->width > 64) && a->length < 256
                ? "another kernel is faster for narrow or wide heads and few positions"
                : NULL;
 }
 
-static mezzo_status wgmma_bwd_run(mezzo_device *device, const mz_call *call) {
-    mz_cu_attention a = mz_cuda_attention_of(device, call);
-    a.parts = wgmma_parts(&a);
-    a.sums = (float *)(void *)((char *)call->workspace + wgmma_row_bytes(&a));
-    MZ_CUDA_TRY(mz_cu_attention_wgmma_dq(mz_cuda(device)->stream, &a, false));
-    MZ_CUDA_TRY(mz_cu_attention_wgmma_dkv(mz_cuda(device)->stream, &a, false));
-    return MEZZO_OK;
-}
-
-const mz_kernel mz_cuda_attention_wgmma_bwd = {"attention_bwd_16bit__wgmma", wgmma_bwd_prepare, wgmma_bwd_run};
-const mz_kernel mz_cuda_attention_wgmma_any_bwd = {"attention_bwd_16bit__wgmma_any", wgmma_bwd_any_prepare,
-                                                   wgmma_bwd_run};
+ATTENTION_KERNEL(wgmma_bwd, "attention_bwd_16bit__wgmma", wgmma_slow, wgmma_bytes, mz_cu_attention_wgmma_dq,
+                 mz_cu_attention_wgmma_dkv)
+ATTENTION_KERNEL(wgmma_any_bwd, "attention_bwd_16bit__wgmma_any", wgmma_refusal, wgmma_bytes, mz_cu_attention_wgmma_dq,
+                 mz_cu_attention_wgmma_dkv)
 
 // --- FP32 storage on tensor cores ----------------------------------------------------------------------------------
 static const char *tf32_refusal(const mz_cuda_device *cuda, const mz_cu_attention *a) {
@@ -230,8 +218,8 @@ static const char *tf32_refusal(const mz_cuda_device *cuda, const mz_cu_attentio
     return a->cc < 80 ? "TF32 and BF16 parts need compute capability 8.0" : NULL;
 }
 
-ATTENTION_KERNEL(tf32, "attention_f32__mma", tf32_refusal, mz_cu_attention_tf32, NULL)
-ATTENTION_KERNEL(tf32_bwd, "attention_bwd_f32__mma", tf32_refusal, mz_cu_attention_tf32_bwd, NULL)
+ATTENTION_KERNEL(tf32, "attention_f32__mma", tf32_refusal, NULL, mz_cu_attention_tf32, NULL)
+ATTENTION_KERNEL(tf32_bwd, "attention_bwd_f32__mma", tf32_refusal, delta_bytes, mz_cu_attention_tf32_bwd, NULL)
 
 // --- FP32 arithmetic -----------------------------------------------------------------------------------------------
 static const char *fma_refusal(const mz_cuda_device *cuda, const mz_cu_attention *a) {
@@ -244,5 +232,5 @@ static const char *fma_refusal(const mz_cuda_device *cuda, const mz_cu_attention
     return NULL;
 }
 
-ATTENTION_KERNEL(fma, "attention_float__fma", fma_refusal, mz_cu_attention_fma, NULL)
-ATTENTION_KERNEL(fma_bwd, "attention_bwd_float__fma", fma_refusal, mz_cu_attention_fma_bwd, NULL)
+ATTENTION_KERNEL(fma, "attention_float__fma", fma_refusal, NULL, mz_cu_attention_fma, NULL)
+ATTENTION_KERNEL(fma_bwd, "attention_bwd_float__fma", fma_refusal, delta_bytes, mz_cu_attention_fma_bwd, NULL)
