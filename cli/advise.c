@@ -114,7 +114,7 @@ static mezzo_status time_here(mezzo_config *config, timing *t) {
                                         .batch = c.batch_size,
                                         .grad_accum = c.grad_accum,
                                         .seed = c.seed,
-                                        .stop = cli_interruptible()};
+                                        .stop = cli_interrupts(NULL)};
     const size_t memory = (size_t)(t->memory * (double)(1 << 30));
     mezzo_status status = cli_choose(&request, memory, t->n > 0 ? t->list : NULL, t->n, false, &t->choice);
     mezzo_device_close(device);
@@ -161,10 +161,8 @@ int cli_advise(void) {
             return measure || rules != NULL ? cli_wrong("give --data, --measure or --rules, only one of them")
                    : cli_has("per-op")      ? cli_advise_per_op()
                                             : cli_advise_data();
-    static const char *const trains[] = {"per-op", "steps", "minutes", "gap", "runs", "out"};
-    for (size_t i = 0; i < MZ_COUNT(trains); i++)
-        if (cli_has(trains[i]))
-            return cli_wrong("--%s is for training: name the data with --data FILE", trains[i]);
+    CLI_TRY(CLI_REFUSE("is for training: name the data with --data FILE", "per-op", "steps", "minutes", "gap", "runs",
+                       "out"));
     if (measure && rules != NULL)
         return cli_wrong("give --measure or --rules, not both");
     if (measure)

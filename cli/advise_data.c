@@ -70,7 +70,7 @@ static int tell_search(const mz_per_op_options *o, const mz_per_op *p) {
 }
 
 int cli_advise_per_op(void) {
-    mz_per_op_options o = {.stop = cli_interruptible(), .tell = show_search};
+    mz_per_op_options o = {.stop = cli_interrupts(NULL), .tell = show_search};
     mz_per_op found = {0};
     int64_t runs = 0, steps = 0;
     if (!cli_has("precisions"))
@@ -100,8 +100,11 @@ int cli_advise_per_op(void) {
 
 int cli_advise_data(void) {
     mezzo_precision list[MEZZO_PRECISION_COUNT];
-    mz_advised_options o = {
-        .stop = cli_interruptible(), .level = 0.95, .within = 0.01, .tell_candidate = show_candidate, .tell = show_run};
+    mz_advised_options o = {.stop = cli_interrupts(NULL),
+                            .level = 0.95,
+                            .within = 0.01,
+                            .tell_candidate = show_candidate,
+                            .tell = show_run};
     mz_advised answer = {0};
     int n = 0;
     CLI_TRY(cli_number("minutes", 0.01, 1e6, 1.5, &o.minutes));

@@ -73,7 +73,7 @@ static int code_of(mz_audit_verdict verdict) {
 
 int cli_audit(void) {
     int64_t threads = 0;
-    mz_run_audit_options o = {.device = cli_text("device", NULL), .stop = cli_interruptible()};
+    mz_run_audit_options o = {.device = cli_text("device", NULL), .stop = cli_interrupts(NULL)};
     CLI_TRY(cli_integer("intervals", 0, 1 << 20, 1, &o.intervals));
     CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
     if (cli_line.n_operands != 1)

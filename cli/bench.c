@@ -169,17 +169,14 @@ static void tell_peaks(const told *t) {
 }
 
 static int print_json(const told *t) {
-    json_t *o = json_object(), *peaks = json_object();
+    json_t *peaks = json_object();
     mezzo_precision all[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(all);
     for (int i = 0; i < n; i++)
         json_object_set_new(peaks, mezzo_precision_name(all[i]), mz_json_number(peak_of(t, all[i])));
-    json_object_set_new(o, "device", cli_json_text(t->device.description));
-    json_object_set_new(o, "threads", json_integer(t->device.threads));
-    json_object_set_new(o, "peak_gflops", peaks);
-    json_object_set_new(o, "copy_gb_per_second", mz_json_number(1e-9 * t->peaks.copy));
-    json_object_set(o, "kernels", t->rows);
-    return cli_json_print(o);
+    return cli_json_print(json_pack("{so si so so sO}", "device", cli_json_text(t->device.description), "threads",
+                                    t->device.threads, "peak_gflops", peaks, "copy_gb_per_second",
+                                    mz_json_number(1e-9 * t->peaks.copy), "kernels", t->rows));
 }
 
 static int open_csv(told *t) {

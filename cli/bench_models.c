@@ -106,7 +106,7 @@ static int parse(models *m) {
     if (kind < 0)
         return cli_wrong("--optimizer %s: use one of %s", cli_show(optimizer).text, MZ_KIND_NAMES);
     p->optimizer = (mezzo_optimizer_kind)kind;
-    p->repeats.stop = cli_interruptible();
+    p->repeats.stop = cli_interrupts(NULL);
     p->seed = 1;
     p->tell = tell;
     p->user = m;
@@ -137,10 +137,10 @@ static void print_row(const models *m, const mz_bench_result *r) {
     fflush(stdout);
 }
 
-static const cli_field time_fields[] = {
-    {CLI_FIELD(mz_bench_time, mean), "ms"},
-    {CLI_FIELD(mz_bench_time, deviation), "std"},
-};
+static json_t *time_json(const mz_bench_time *t) {
+    return json_pack("{so so}", "ms", mz_json_number(t->mean), "std", mz_json_number(t->deviation));
+}
+
 static const cli_field cell_fields[] = {
     {CLI_FIELD(mz_bench_cell, tokens_per_second), "tokens_per_second"},
     {CLI_FIELD(mz_bench_cell, mfu), "mfu"},
@@ -149,36 +149,29 @@ static const cli_field cell_fields[] = {
 };
 
 static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
-    json_t *o = json_object(), *cells = json_object();
+    json_t *cells = json_object();
     for (int i = 0; i < plan->n_precisions; i++) {
         const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
-        json_t *x = json_object();
-        json_object_set_new(x, "effective", json_string(mezzo_precision_name(c->effective)));
-        json_object_set_new(x, "forward", CLI_OBJECT(time_fields, &c->forward));
-        json_object_set_new(x, "backward", CLI_OBJECT(time_fields, &c->backward));
-        json_object_set_new(x, "step", CLI_OBJECT(time_fields, &c->step));
-        json_object_set_new(x, "total_ms", mz_json_number(c->total));
-        json_object_set_new(x, "total_speedup", mz_json_number(base->total / c->total));
-        json_object_set_new(x, "step_speedup", mz_json_number(base->step.mean / c->step.mean));
+        json_t *x =
+            json_pack("{ss so so so so so so}", "effective", mezzo_precision_name(c->effective), "forward",
+                      time_json(&c->forward), "backward", time_json(&c->backward), "step", time_json(&c->step),
+                      "total_ms", mz_json_number(c->total), "total_speedup", mz_json_number(base->total / c->total),
+                      "step_speedup", mz_json_number(base->step.mean / c->step.mean));
         cli_fields_json(cell_fields, MZ_COUNT(cell_fields), c, NULL, x);
         json_object_set_new(cells, mezzo_precision_name(plan->precisions[i]), x);
     }
-    json_object_set_new(o, "model_size", cli_json_text(r->size));
-    json_object_set_new(o, "num_params_M", mz_json_number(r->params_m));
-    json_object_set_new(o, "precisions", cells);
-    return o;
+    return json_pack("{so so so}", "model_size", cli_json_text(r->size), "num_params_M", mz_json_number(r->params_m),
+                     "precisions", cells);
 }
 
 static int print_json(const models *m) {
-    json_t *o = json_object(), *rows = json_array();
+    json_t *rows = json_array();
     for (int i = 0; i < m->n_rows; i++)
         json_array_append_new(rows, row_json(&m->plan, &m->rows[i]));
-    json_object_set_new(o, "device", cli_json_text(m->device.description));
-    json_object_set_new(o, "context_length", json_integer(m->plan.context));
-    json_object_set_new(o, "batch_size", json_integer(m->plan.batch));
-    json_object_set_new(o, "optimizer", json_string(mz_kinds[m->plan.optimizer].name));
-    json_object_set_new(o, "models", rows);
-    return cli_json_print(o);
+    return cli_json_print(json_pack("{so sI sI ss so}", "device", cli_json_text(m->device.description),
+                                    "context_length", (json_int_t)m->plan.context, "batch_size",
+                                    (json_int_t)m->plan.batch, "optimizer", mz_kinds[m->plan.optimizer].name, "models",
+                                    rows));
 }
 
 static int write_csv(models *m, const mz_bench_result *r) {

@@ -139,11 +139,9 @@ bool cli_begins(const char *text, const char *words); // whether it begins with 
 // precision that all devices run.
 int cli_precisions(const char *option, const char *initial, mezzo_precision *out, int most, int *n);
 void cli_leave_on_interrupt(void); // leaves at the first signal to stop, as every command does at first
-// Makes the first signal to stop (SIGINT, SIGTERM, SIGHUP, SIGPWR) only set the returned flag to its number; the second
-// leaves at once. It is also the flag of this thread (base/stop.h).
-const volatile sig_atomic_t *cli_interruptible(void);
-// Does the same for a command that goes on and sets the flag to zero again. The first signal writes `note` to stderr;
-// NULL: none.
+// Makes the first signal to stop (SIGINT, SIGTERM, SIGHUP, SIGPWR) only set the returned flag to its number and write
+// `note` to stderr (NULL: nothing); the second leaves at once, unless the command set the flag to zero again. It is
+// also the flag of this thread (base/stop.h).
 volatile sig_atomic_t *cli_interrupts(const char *note);
 // Reads the list of train's --signal, signals that ask for a checkpoint; NULL: the default ones. Returns CLI_DONE or
 // CLI_USAGE.
@@ -184,6 +182,8 @@ void cli_wrap(const char *text, int at, int indent, int most);
 void cli_wrap_line(const char *text, int at, int indent); // up to CLI_COLUMNS, with a line end
 // Prints a paragraph of at most CLI_COLUMNS to stdout, with a line end; line ends at the text's beginning stay.
 void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// Appends to a text; what does not fit into its `size` bytes is left out.
+void cli_add(char *text, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 // Prints a text of a model or a file: bytes unchanged, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);
 // A name that was typed or read, for a line of output: bytes that would control a terminal become blanks, as in

@@ -128,11 +128,10 @@ mezzo_status cli_commands(const cli_command **all, size_t *n) {
 const char *cli_usage(void) {
     static char line[1024];
     const cli_command *c = cli_line.command;
-    size_t used = 0;
-    for (const char *form = c->usage; *form != '\0' && used < sizeof line;) {
+    line[0] = '\0';
+    for (const char *form = c->usage; *form != '\0';) {
         const size_t n = strcspn(form, "\n");
-        used += (size_t)snprintf(line + used, sizeof line - used, "%s mezzo %s %.*s",
-                                 used > 0 ? " or" : "usage:", c->name, (int)n, form);
+        cli_add(line, sizeof line, "%s mezzo %s %.*s", *line != '\0' ? " or" : "usage:", c->name, (int)n, form);
         form += n + (form[n] == '\n');
     }
     return line;

@@ -43,7 +43,7 @@ int cli_data(void) {
                        "threads"));
     const char *folder = cli_text("out", NULL), *format = cli_text("format", "llmc");
     mezzo_corpus_options options = {
-        .tokenizer = cli_text("tokenizer", NULL), .form = cli_text("form", NULL), .stop = cli_interruptible()};
+        .tokenizer = cli_text("tokenizer", NULL), .form = cli_text("form", NULL), .stop = cli_interrupts(NULL)};
     CLI_TRY(cli_number("split", 0, 1, 0.9, &options.train_fraction));
     if (options.train_fraction == 0)
         return cli_wrong("--split 0 leaves nothing to train on");

@@ -92,7 +92,7 @@ int cli_data_tokenizer(void) {
                                         .pattern = cli_text("pattern", "gpt2"),
                                         .special = parts,
                                         .threads = (int)threads,
-                                        .stop = cli_interruptible()};
+                                        .stop = cli_interrupts(NULL)};
     char *list = mz_strdup(cli_text("special", "<|endoftext|>"));
     if (list == NULL)
         return cli_error(MEZZO_ERR_MEMORY);

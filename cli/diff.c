@@ -36,7 +36,7 @@ static void print_text(const mz_difference *d, double ulp) {
 }
 
 int cli_diff(void) {
-    mz_difference_options o = {.device = cli_text("device", NULL), .stop = cli_interruptible()};
+    mz_difference_options o = {.device = cli_text("device", NULL), .stop = cli_interrupts(NULL)};
     mz_difference found;
     int code = CLI_DONE;
     CLI_TRY(cli_number("ulp", 0, 1e300, 4, &o.ulp));

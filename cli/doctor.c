@@ -98,36 +98,27 @@ static void print_choice(const mz_choice *choice, bool gpu) {
 }
 
 static json_t *device_json(const mezzo_device_info *info, const mz_choice *choice) {
-    json_t *o = json_object(), *formats = json_object();
-    json_object_set_new(o, "backend", json_string(info->backend));
-    json_object_set_new(o, "description", cli_json_text(info->description));
-    json_object_set_new(o, "compute_capability",
-                        info->compute_capability > 0 ? mz_json_number(info->compute_capability / 10.0) : json_null());
-    json_object_set_new(o, "versions", cli_json_text(info->versions));
-    json_object_set_new(o, "memory_total", json_integer((json_int_t)info->memory_total));
-    json_object_set_new(o, "memory_free",
-                        info->memory_free > 0 ? json_integer((json_int_t)info->memory_free) : json_null());
+    json_t *formats = json_object();
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
-    int n = mz_precision_common(precisions);
-    for (int i = 0; i < n; i++) {
-        json_t *f = json_object();
-        json_object_set_new(f, "arithmetic", json_boolean(info->native[precisions[i]]));
-        json_object_set_new(f, "faster", json_boolean(info->faster[precisions[i]]));
-        json_object_set_new(formats, mezzo_precision_name(precisions[i]), f);
-    }
-    json_object_set_new(o, "formats", formats);
-    json_object_set_new(o, "fp8", json_boolean(info->compute_capability >= 89));
-    if (strcmp(info->backend, "cpu") == 0) {
-        mz_isa isa;
-        if (mz_isa_probe(NULL, &isa) == MEZZO_OK) {
-            json_object_set_new(o, "isa", json_string(mz_level_name(isa.found)));
-            json_object_set_new(o, "amx_listed", json_boolean(cpu_lists("amx_bf16")));
-            json_object_set_new(o, "fp32_gflops_a_core", mz_json_number(2e-9 * isa.fma_rate));
-            json_object_set_new(o, "bf16_gflops_a_core", mz_json_number(2e-9 * fmax(isa.amx_rate, isa.bf16_dot_rate)));
-        }
-    }
-    json_object_set_new(o, "precision", json_string(mezzo_precision_name(choice->precision)));
-    json_object_set_new(o, "advice", json_string(choice->reason));
+    const int n = mz_precision_common(precisions), capability = info->compute_capability;
+    for (int i = 0; i < n; i++)
+        json_object_set_new(formats, mezzo_precision_name(precisions[i]),
+                            json_pack("{sb sb}", "arithmetic", (int)info->native[precisions[i]], "faster",
+                                      (int)info->faster[precisions[i]]));
+    json_t *o = json_pack("{ss so so so sI so so sb}", "backend", info->backend, "description",
+                          cli_json_text(info->description), "compute_capability",
+                          capability > 0 ? mz_json_number(capability / 10.0) : json_null(), "versions",
+                          cli_json_text(info->versions), "memory_total", (json_int_t)info->memory_total, "memory_free",
+                          info->memory_free > 0 ? json_integer((json_int_t)info->memory_free) : json_null(), "formats",
+                          formats, "fp8", (int)(capability >= 89));
+    mz_isa isa;
+    if (strcmp(info->backend, "cpu") == 0 && mz_isa_probe(NULL, &isa) == MEZZO_OK)
+        json_object_update_new(o, json_pack("{ss sb so so}", "isa", mz_level_name(isa.found), "amx_listed",
+                                            (int)cpu_lists("amx_bf16"), "fp32_gflops_a_core",
+                                            mz_json_number(2e-9 * isa.fma_rate), "bf16_gflops_a_core",
+                                            mz_json_number(2e-9 * fmax(isa.amx_rate, isa.bf16_dot_rate))));
+    json_object_update_new(
+        o, json_pack("{ss ss}", "precision", mezzo_precision_name(choice->precision), "advice", choice->reason));
     return o;
 }
 
@@ -154,7 +145,7 @@ static int write_report(mezzo_device *device, json_t *report, bool *passed) {
     mezzo_status status = mz_device_report_write(report, path); // a path that cannot be written is refused before the
                                                                 // tests
     if (status == MEZZO_OK)
-        status = mz_device_report(device, cli_interruptible(), report);
+        status = mz_device_report(device, cli_interrupts(NULL), report);
     if (status == MEZZO_OK)
         status = mz_device_report_write(report, path);
     CLI_TRY(cli_code(status));
@@ -187,23 +178,21 @@ static int examine(void) {
         fflush(stdout);
     }
     if (status == MEZZO_OK)
-        status = mz_choose_for_device(device, cli_interruptible(), &choice);
+        status = mz_choose_for_device(device, cli_interrupts(NULL), &choice);
     if (status == MEZZO_OK && !json) {
         print_choice(&choice, info.compute_capability > 0);
         fflush(stdout);
     }
     if (status == MEZZO_OK)
-        status = mz_selftest_run(device, "gpt2", &precisions[1], n - 1, cli_interruptible(), tests);
+        status = mz_selftest_run(device, "gpt2", &precisions[1], n - 1, cli_interrupts(NULL), tests);
     if (status != MEZZO_OK) {
         mezzo_device_close(device);
         return cli_error(status);
     }
     for (int i = 0; i < n; i++)
         all = all && tests[i].passed;
-    json_t *o = json_object();
-    json_object_set_new(o, "device", device_json(&info, &choice));
-    json_object_set_new(o, "selftest", CLI_LIST(selftest_fields, tests, (size_t)n));
-    json_object_set_new(o, "passed", json_boolean(all));
+    json_t *o = json_pack("{so so sb}", "device", device_json(&info, &choice), "selftest",
+                          CLI_LIST(selftest_fields, tests, (size_t)n), "passed", (int)all);
     if (!json) {
         printf("\nself-test: %d steps of a small GPT; losses compared with fp32's, and\n"
                "fp32's with the ref device's\n\n",
@@ -250,38 +239,22 @@ static void print_agreement(const mz_asked *files, int n, const mz_agreement *a)
            a->n_conflicts == 1 ? "" : "s");
 }
 
-typedef struct told { // a finding as it is printed
-    const char *kind, *text, *fix;
-    bool conflict;
-} told;
-static const cli_field said_fields[] = {
-    {CLI_FIELD(mz_said, line), "line"},
-    {CLI_FIELD(mz_said, key), "key"},
-    {CLI_FIELD(mz_said, value), "value"},
-};
-static const cli_field finding_fields[] = {
-    {CLI_FIELD(told, kind), "kind"},
-    {CLI_FIELD(told, conflict), "conflict"},
-    {CLI_FIELD(told, text), "text"},
-    {CLI_FIELD(told, fix), "change"},
-};
-
 static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *a) {
     json_t *list = json_array(), *findings = json_array();
     for (int i = 0; i < n; i++) {
-        json_t *f = json_object();
-        json_object_set_new(f, "file", cli_json_text(files[i].path));
-        json_object_set_new(f, "read_as", json_string(mz_asker_name(files[i].asker)));
-        json_object_set_new(f, "asks_for", json_string(mz_asked_text(&files[i])));
-        json_object_set_new(f, "said",
-                            files[i].decides >= 0 ? CLI_OBJECT(said_fields, &files[i].votes[files[i].decides].said)
-                                                  : json_null());
-        json_array_append_new(list, f);
+        const mz_said *said = files[i].decides >= 0 ? &files[i].votes[files[i].decides].said : NULL;
+        json_array_append_new(
+            list, json_pack("{so ss ss so}", "file", cli_json_text(files[i].path), "read_as",
+                            mz_asker_name(files[i].asker), "asks_for", mz_asked_text(&files[i]), "said",
+                            said != NULL ? json_pack("{si so so}", "line", said->line, "key", cli_json_text(said->key),
+                                                     "value", cli_json_text(said->value))
+                                         : json_null()));
     }
     for (int i = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
-        const told t = {mz_finding_name(f->kind), f->text, f->fix, f->kind != MZ_FINDING_NOTE};
-        json_array_append_new(findings, CLI_OBJECT(finding_fields, &t));
+        json_array_append_new(findings, json_pack("{ss sb so so}", "kind", mz_finding_name(f->kind), "conflict",
+                                                  (int)(f->kind != MZ_FINDING_NOTE), "text", cli_json_text(f->text),
+                                                  "change", cli_json_text(f->fix)));
     }
     return json_pack("{so ss? sb so ss so si}", "files", list, "runs",
                      a->runs != MZ_ASK_NOTHING ? mz_agreement_runs(a) : NULL, "parameters_too", (int)a->pure, "why",
@@ -328,12 +301,10 @@ static int compare(void) {
 int cli_doctor(void) {
     if (cli_has("report") && (cli_has("config") || cli_has("ranks") || cli_has("run") || cli_has("trace")))
         return cli_wrong("--report describes this machine's device: leave out --config, --ranks, --run and --trace");
-    static const char *const of_run[] = {"steps", "stop", "traces"};
     if (cli_has("run") + cli_has("trace") + cli_has("config") > 1)
         return cli_wrong("--run, --trace and --config are three questions: ask one");
-    for (size_t i = 0; i < MZ_COUNT(of_run); i++)
-        if (cli_has(of_run[i]) && !cli_has("run"))
-            return cli_wrong("--%s goes with --run -- PROGRAM", of_run[i]);
+    if (!cli_has("run"))
+        CLI_TRY(CLI_REFUSE("goes with --run -- PROGRAM", "steps", "stop", "traces"));
     if (cli_has("run") || cli_has("trace"))
         return cli_doctor_audit();
     if (cli_has("kernels") || cli_has("out"))

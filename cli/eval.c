@@ -104,7 +104,7 @@ int cli_eval(void) {
         .as = cli_text("as", NULL),
     };
     mezzo_eval_result result;
-    const mezzo_hooks hooks = {.stop = cli_interruptible()};
+    const mezzo_hooks hooks = {.stop = cli_interrupts(NULL)};
     CLI_TRY(CLI_RANGES(ranges, &options));
     CLI_TRY(cli_code(mezzo_run_eval(&options, &hooks, &result)));
     return cli_print_fields(fields, MZ_COUNT(fields), &result, result.unit, 12);

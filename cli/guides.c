@@ -18,8 +18,7 @@ static const char *option_help(const cli_option *option, char *buf, size_t size)
     char names[160] = "";
     int n = mz_precision_common(all);
     for (int i = 0; i < n; i++)
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i > 0 ? "," : "",
-                 mezzo_precision_name(all[i]));
+        cli_add(names, sizeof names, "%s%s", i > 0 ? "," : "", mezzo_precision_name(all[i]));
     snprintf(buf, size, "%.*s%s%s", (int)(at - help), help, names, at + sizeof word - 1);
     return buf;
 }

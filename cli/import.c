@@ -38,13 +38,12 @@ int cli_import(void) {
                                     .tokenizer = cli_text("tokenizer", NULL),
                                     .adapter = cli_text("adapter", NULL)};
     mezzo_import_result r;
-    (void)cli_interruptible();
+    (void)cli_interrupts(NULL);
     CLI_TRY(cli_integer("seq-len", 1, INT64_C(1) << 24, 0, &options.seq_len));
     CLI_TRY(cli_code(mezzo_import(&options, &r)));
     if (cli_has("json")) {
-        json_t *o = json_object();
-        json_object_set_new(o, "run", cli_json_text(options.out));
-        json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
+        json_t *o =
+            json_pack("{so so}", "run", cli_json_text(options.out), "model", CLI_OBJECT(model_fields, &r.model));
         return cli_json_print(cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
     char most[32] = "";
@@ -103,13 +102,12 @@ int cli_export(void) {
                                           .gguf = cli_text("gguf", NULL),
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
-    (void)cli_interruptible();
+    (void)cli_interrupts(NULL);
     CLI_TRY(cli_code(mezzo_export(&options, &r)));
     if (cli_has("json")) {
-        json_t *o = json_object();
-        json_object_set_new(o, options.gguf != NULL || options.onnx ? "file" : "folder", cli_json_text(options.out));
-        json_object_set_new(o, "checkpoint", cli_json_text(r.checkpoint));
-        json_object_set_new(o, "model", CLI_OBJECT(model_fields, &r.model));
+        json_t *o = json_pack("{so so so}", options.gguf != NULL || options.onnx ? "file" : "folder",
+                              cli_json_text(options.out), "checkpoint", cli_json_text(r.checkpoint), "model",
+                              CLI_OBJECT(model_fields, &r.model));
         return cli_json_print(cli_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
     }
     printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors,

@@ -50,10 +50,6 @@ volatile sig_atomic_t *cli_interrupts(const char *says) {
     return &stop;
 }
 
-const volatile sig_atomic_t *cli_interruptible(void) {
-    return cli_interrupts(NULL);
-}
-
 int cli_save_signals(const char *list, sigset_t *out) {
     static const struct {
         const char *name;

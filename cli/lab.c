@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/names.h"
 #include "cli.h"
 #include "study/lab/lab.h"
 
@@ -339,34 +340,30 @@ static int layernorm(void) {
 static const struct {
     const char *name;
     int (*run)(void);
-    const char *options[8]; // its options, besides json
+    const char *options;
 } lessons[] = {
-    {"formats", formats, {"value"}},
-    {"accumulate", accumulate, {"value", "count", "seed"}},
-    {"underflow", cli_lab_underflow, {"data", "device", "steps", "seed", "count", "loss-scale", "precision"}},
-    {"overflow", overflow, {"value", "count", "growth-interval", "init-scale", "scale-only"}},
-    {"clipping", clipping, {"value", "max-norm", "init-scale"}},
-    {"layernorm", layernorm, {"value", "seed"}},
-    {"speed", cli_lab_speed, {"data", "device", "steps", "precision", "target", "layers", "d-model", "batch-size"}},
+    {"formats", formats, "json plot value"},
+    {"accumulate", accumulate, "json plot value count seed"},
+    {"underflow", cli_lab_underflow, "json plot data device steps seed count loss-scale precision"},
+    {"overflow", overflow, "json plot value count growth-interval init-scale scale-only"},
+    {"clipping", clipping, "json plot value max-norm init-scale"},
+    {"layernorm", layernorm, "json plot value seed"},
+    {"speed", cli_lab_speed, "json plot data device steps precision target layers d-model batch-size"},
 };
 
 int cli_lab(void) {
     const char *names[MZ_COUNT(lessons)], *word = cli_line.n_operands > 0 ? cli_line.operands[0] : "";
-    for (size_t i = 0; i < MZ_COUNT(lessons); i++) {
-        names[i] = lessons[i].name;
-        if (strcmp(names[i], word) != 0)
-            continue;
-        for (int k = 0; k < cli_line.n_given; k++) {
-            bool known = strcmp(cli_line.given[k].name, "json") == 0 || strcmp(cli_line.given[k].name, "plot") == 0;
-            for (size_t o = 0; o < MZ_COUNT(lessons[i].options) && lessons[i].options[o] != NULL; o++)
-                known = known || strcmp(cli_line.given[k].name, lessons[i].options[o]) == 0;
-            if (!known)
+    const size_t of = MZ_INDEX(lessons, MZ_COUNT(lessons), name, word);
+    if (of < MZ_COUNT(lessons)) {
+        for (int k = 0; k < cli_line.n_given; k++)
+            if (!mz_is_listed(lessons[of].options, cli_line.given[k].name))
                 return cli_wrong("--%s is not an option of lab %s", cli_line.given[k].typed, word);
-        }
         if (cli_line.n_operands > 1 && strcmp(word, "underflow") != 0)
             return cli_wrong("lab %s takes no %s", word, cli_line.operands[1]);
-        return lessons[i].run();
+        return lessons[of].run();
     }
+    for (size_t i = 0; i < MZ_COUNT(lessons); i++)
+        names[i] = lessons[i].name;
     const char *nearest = mz_nearest(word, names, MZ_COUNT(names));
     if (nearest != NULL)
         return cli_wrong("there is no demonstration \"%s\"; did you mean \"%s\"?", word, nearest);

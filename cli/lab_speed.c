@@ -52,7 +52,7 @@ static const cli_range ranges[] = {
 
 int cli_lab_speed(void) {
     mz_speed_options o = {
-        .data = cli_text("data", NULL), .device = cli_text("device", NULL), .stop = cli_interruptible()};
+        .data = cli_text("data", NULL), .device = cli_text("device", NULL), .stop = cli_interrupts(NULL)};
     mz_speed_row rows[MZ_SPEED_MOST];
     mz_speed_result result;
     CLI_TRY(cli_precisions("precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions));

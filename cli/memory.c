@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/names.h"
 #include "cli.h"
 #include "study/measure/memory_plan.h"
 #include "dist/world.h"
@@ -367,14 +368,12 @@ static int planned(asked *a) {
 }
 
 static int by_formula(void) {
-    static const char *const others[] = {"limit",     "measure", "plot",   "optimizer",
-                                         "precision", "master",  "config", "ranks"};
     double params;
     CLI_TRY(parse_amount("params", false, &params));
     for (int i = 0; i < cli_line.n_given; i++)
-        for (size_t k = 0; k < MZ_COUNT(others); k++)
-            if (cli_line.given[i].config || strcmp(cli_line.given[i].name, others[k]) == 0)
-                return cli_wrong("--params uses only the number of parameters: remove --%s", cli_line.given[i].typed);
+        if (cli_line.given[i].config ||
+            mz_is_listed("limit measure plot optimizer precision master config ranks", cli_line.given[i].name))
+            return cli_wrong("--params uses only the number of parameters: remove --%s", cli_line.given[i].typed);
     priced rows[MZ_SCHEMES];
     for (size_t i = 0; i < MZ_SCHEMES; i++)
         rows[i] = (priced){mz_schemes[i], mz_scheme_total(&mz_schemes[i]), mz_scheme_total(&mz_schemes[i]) * params};

@@ -57,15 +57,6 @@ void cli_progress_line(const char *line, bool must) {
     screen.drawn = true;
 }
 
-static void add(char line[LINE_BYTES], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(char line[LINE_BYTES], const char *fmt, ...) {
-    size_t used = strlen(line);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(line + used, LINE_BYTES - used, fmt, args);
-    va_end(args);
-}
-
 // --- work ----------------------------------------------------------------------------------------------------------
 // The present work, the outermost first.
 static struct {
@@ -102,11 +93,11 @@ void cli_progress_work(const char *what, int64_t done, int64_t total) {
         const double each = (mz_seconds() - works[i].began) / (double)works[i].done;
         if (works[i].done > 0 && isnan(left))
             left = each * (double)(works[i].total - works[i].done);
-        add(line, "%s%s %lld/%lld", i > 0 ? ", " : "", works[i].what, (long long)works[i].done,
-            (long long)works[i].total);
+        cli_add(line, LINE_BYTES, "%s%s %lld/%lld", i > 0 ? ", " : "", works[i].what, (long long)works[i].done,
+                (long long)works[i].total);
     }
     if (!isnan(left))
-        add(line, "  %s left", cli_duration(left).text);
+        cli_add(line, LINE_BYTES, "  %s left", cli_duration(left).text);
     if (n_works > 0)
         cli_progress_line(line, false);
 }
@@ -119,25 +110,27 @@ static double unsigned_nan(double x) {
 
 // Writes a report with the most important facts first, because a narrow terminal cuts the end.
 static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
-    add(line, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps, unsigned_nan(now->loss));
-    add(line, "  %s %s/s", cli_count(now->tokens_per_second).text,
-        strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
-    add(line, "  %s left", cli_duration(now->seconds_left).text);
+    cli_add(line, LINE_BYTES, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps,
+            unsigned_nan(now->loss));
+    cli_add(line, LINE_BYTES, "  %s %s/s", cli_count(now->tokens_per_second).text,
+            strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
+    cli_add(line, LINE_BYTES, "  %s left", cli_duration(now->seconds_left).text);
     if (!isnan(screen.val_loss))
-        add(line, "  val %.4f", screen.val_loss);
-    add(line, "  lr %.2e", now->lr);
+        cli_add(line, LINE_BYTES, "  val %.4f", screen.val_loss);
+    cli_add(line, LINE_BYTES, "  lr %.2e", now->lr);
     if (now->loss_scale != 1)
-        add(line, "  scale %g", now->loss_scale);
-    add(line, "  norm %.3f", unsigned_nan(now->grad_norm));
+        cli_add(line, LINE_BYTES, "  scale %g", now->loss_scale);
+    cli_add(line, LINE_BYTES, "  norm %.3f", unsigned_nan(now->grad_norm));
     if (now->skipped > 0 || now->loss_scale != 1)
-        add(line, "  skipped %lld", (long long)now->skipped);
+        cli_add(line, LINE_BYTES, "  skipped %lld", (long long)now->skipped);
     if (!isnan(now->mfu))
-        add(line, "  mfu %.1f %%", 100 * now->mfu);
+        cli_add(line, LINE_BYTES, "  mfu %.1f %%", 100 * now->mfu);
     if (!isnan(now->joules_per_token))
-        add(line, "  %.3g mJ/%s", 1e3 * now->joules_per_token, strcmp(now->unit, "tokens") == 0 ? "tok" : "example");
+        cli_add(line, LINE_BYTES, "  %.3g mJ/%s", 1e3 * now->joules_per_token,
+                strcmp(now->unit, "tokens") == 0 ? "tok" : "example");
     if (now->wait_ms > 0.01 * now->step_ms)
-        add(line, "  waits %.0f %%", 100 * now->wait_ms / now->step_ms);
-    add(line, "  mem %s", cli_bytes((double)now->memory_bytes).text);
+        cli_add(line, LINE_BYTES, "  waits %.0f %%", 100 * now->wait_ms / now->step_ms);
+    cli_add(line, LINE_BYTES, "  mem %s", cli_bytes((double)now->memory_bytes).text);
 }
 
 static void show_step(const mezzo_progress *now) {
@@ -145,10 +138,10 @@ static void show_step(const mezzo_progress *now) {
     if (screen.bar) {
         const double part = now->steps > 0 ? (double)now->step / (double)now->steps : 0;
         const int cells = cli_terminal_columns(stderr) < 110 ? BAR_CELLS_NARROW : BAR_CELLS, full = (int)(part * cells);
-        add(line, "[");
+        cli_add(line, LINE_BYTES, "[");
         for (int i = 0; i < cells; i++)
-            add(line, "%c", i < full ? '=' : i == full ? '>' : ' ');
-        add(line, "] %3.0f%% ", 100 * part);
+            cli_add(line, LINE_BYTES, "%c", i < full ? '=' : i == full ? '>' : ' ');
+        cli_add(line, LINE_BYTES, "] %3.0f%% ", 100 * part);
     }
     describe(line, now);
     cli_progress_line(line, !screen.bar || !screen.drawn || now->step == now->steps);

@@ -7,23 +7,11 @@
 
 enum { RUNS_MAX = 16 };
 
-static const char *name_of(const char *folder, char *buffer, size_t size) { // "runs/a/" gives "a"
-    size_t n = strlen(folder);
-    while (n > 1 && folder[n - 1] == '/')
-        n--;
-    size_t from = n;
-    while (from > 0 && folder[from - 1] != '/')
-        from--;
-    snprintf(buffer, size, "%.*s", (int)(n - from), folder + from);
-    return buffer;
-}
-
 static int write_page(const mz_run_log *logs, int n, const char *out) {
-    char title[256] = "", name[128];
+    char title[256] = "";
     for (int i = 0; i < n; i++) {
-        size_t used = strlen(title);
-        snprintf(title + used, sizeof title - used, "%s%s", i > 0 ? ", " : "",
-                 name_of(logs[i].folder, name, sizeof name));
+        const char *slash = strrchr(logs[i].folder, '/');
+        cli_add(title, sizeof title, "%s%.127s", i > 0 ? ", " : "", slash != NULL ? slash + 1 : logs[i].folder);
     }
     mz_text html = {0};
     html.status = mz_run_page(logs, n, title, &html);

@@ -114,7 +114,7 @@ static int sample_pictures(void) {
     CLI_TRY(CLI_REFUSE("is for texts, and --out is for images", "prompt", "chat", "tokens", "temperature", "top-k",
                        "top-p"));
     CLI_TRY(CLI_RANGES(picture_ranges, &options));
-    const mezzo_hooks hooks = {.stop = cli_interruptible()};
+    const mezzo_hooks hooks = {.stop = cli_interrupts(NULL)};
     CLI_TRY(cli_code(mezzo_run_predict(&options, &hooks, &s.result)));
     return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
 }

@@ -61,7 +61,7 @@ static int parse(bool images, mz_sweep_options *o) {
         return cli_wrong("--residual %s: it must be widest or low", residual);
     o->residual = strcmp(residual, "low") == 0 ? MEZZO_RESIDUAL_LOW : MEZZO_RESIDUAL_WIDEST;
     o->repeats.least = 3;
-    o->repeats.stop = cli_interruptible();
+    o->repeats.stop = cli_interrupts(NULL);
     o->path = cli_text("out", "full_data.csv");
     o->commit = getenv("MEZZO_COMMIT");
     return strcmp(o->path, "-") != 0 ? CLI_DONE
@@ -105,8 +105,7 @@ static const cli_field fields[] = {
 
 static int print_result(const mz_sweep_options *o, const watch *w) {
     if (cli_has("json")) {
-        json_t *r = json_object();
-        json_object_set_new(r, "out", cli_json_text(o->path));
+        json_t *r = json_pack("{so}", "out", cli_json_text(o->path));
         return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
     printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",

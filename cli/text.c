@@ -69,6 +69,14 @@ void cli_tell(const char *fmt, ...) {
     cli_wrap_line(text + lines, 0, 0);
 }
 
+void cli_add(char *text, size_t size, const char *fmt, ...) {
+    const size_t used = strlen(text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text + used, size - used, fmt, args);
+    va_end(args);
+}
+
 cli_shown cli_show(const char *name) {
     cli_shown shown;
     snprintf(shown.text, sizeof shown.text, "%s", name);

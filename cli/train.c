@@ -6,6 +6,7 @@
 
 #include "choose.h"
 #include "cli.h"
+#include "io/file.h"
 #include "train/inject.h"
 #include "weights/init.h"
 #include "train/config.h"
@@ -31,19 +32,8 @@ static int catch_saves(void) {
 }
 
 static void print_resume(FILE *to, const char *folder, const char *more) {
-    char path[4100];
-    snprintf(path, sizeof path, "%s/config.yaml", folder);
-    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quoted(cli_line.program).text, cli_quoted(path).text,
-            more);
-}
-
-static void add_text(char *buf, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void add_text(char *buf, size_t size, const char *fmt, ...) {
-    const size_t used = strlen(buf);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(buf + used, size - used, fmt, args);
-    va_end(args);
+    fprintf(to, "%s train --config %s --resume auto%s\n", cli_quoted(cli_line.program).text,
+            cli_quoted(mz_path_of("%s/config.yaml", folder).text).text, more);
 }
 
 // Writes the loss of the whole validation set; "best" is the lowest of the losses beside it.
@@ -54,18 +44,18 @@ static const char *validation_text(const void *row, char *buf, size_t size) {
         return NULL;
     snprintf(buf, size, "%.4f", r->val_loss);
     if (!isnan(r->val_accuracy))
-        add_text(buf, size, "%saccuracy %.2f %%", join, 100 * r->val_accuracy), join = "; ";
+        cli_add(buf, size, "%saccuracy %.2f %%", join, 100 * r->val_accuracy), join = "; ";
     if (!isnan(r->val_mae))
-        add_text(buf, size, "%sMAE %.6g", join, r->val_mae), join = "; ";
+        cli_add(buf, size, "%sMAE %.6g", join, r->val_mae), join = "; ";
     if (!isnan(r->val_r2))
-        add_text(buf, size, "%sR² %.4f", join, r->val_r2), join = "; ";
+        cli_add(buf, size, "%sR² %.4f", join, r->val_r2), join = "; ";
     if (*r->perplexity_per != '\0')
-        add_text(buf, size, "%sperplexity %.6g per %s", join, exp(r->val_loss), r->perplexity_per), join = "; ";
+        cli_add(buf, size, "%sperplexity %.6g per %s", join, exp(r->val_loss), r->perplexity_per), join = "; ";
     if (!isnan(r->val_bits_per_byte))
-        add_text(buf, size, "%s%.4f bits per byte", join, r->val_bits_per_byte), join = "; ";
+        cli_add(buf, size, "%s%.4f bits per byte", join, r->val_bits_per_byte), join = "; ";
     if (isnan(r->sampled_val_loss) && !isnan(r->best_val_loss))
-        add_text(buf, size, "%sbest %.4f", join, r->best_val_loss), join = "; ";
-    add_text(buf, size, "%s", *join == ';' ? ")" : "");
+        cli_add(buf, size, "%sbest %.4f", join, r->best_val_loss), join = "; ";
+    cli_add(buf, size, "%s", *join == ';' ? ")" : "");
     return buf;
 }
 
@@ -151,13 +141,10 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
     snprintf(more, sizeof more, " --steps %lld", (long long)r->steps * 2);
     printf("next:\n");
     if (*r->checkpoint != '\0') {
-        char tokenizer[4200];
-        snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", folder);
-        if (access(tokenizer, R_OK) == 0) // shards may have no tokenizer
+        if (access(mz_path_of("%s/tokenizer.json", folder).text, R_OK) == 0) // shards may have no tokenizer
             printf("  %s sample %s --tokens 500\n", program, quoted);
-        char samples[4200];
-        snprintf(samples, sizeof samples, "%s/samples", folder);
-        if (strcmp(r->unit, "images") == 0 && access(samples, R_OK) == 0) // only gray pictures are drawn
+        if (strcmp(r->unit, "images") == 0 &&
+            access(mz_path_of("%s/samples", folder).text, R_OK) == 0) // only gray pictures are drawn
             printf("  %s sample %s --out predicted\n", program, quoted);
         printf("  %s eval %s%s\n", program, quoted, isnan(r->val_loss) ? " --data FILE" : "");
     }

@@ -22,9 +22,8 @@ static void show(void *user, const mz_verify_progress *p) {
     char losses[96] = "", line[256];
     for (int i = 0; i < 2; i++)
         if (isfinite(p->loss[i]))
-            snprintf(losses + strlen(losses), sizeof losses - strlen(losses), "%s %s %.4f",
-                     i > 0 && losses[0] ? "," : "", mezzo_precision_name(i == 0 ? r->baseline : r->precision),
-                     p->loss[i]);
+            cli_add(losses, sizeof losses, "%s %s %.4f", i > 0 && losses[0] ? "," : "",
+                    mezzo_precision_name(i == 0 ? r->baseline : r->precision), p->loss[i]);
     snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds, (long long)p->step,
              (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds).text,
              cli_duration(p->seconds_left).text);
@@ -124,7 +123,7 @@ static int verify(const mz_verify_options *o, mz_verify_result *r) {
 }
 
 int cli_verify(void) {
-    mz_verify_options o = {.stop = cli_interruptible()};
+    mz_verify_options o = {.stop = cli_interrupts(NULL)};
     int64_t widths[MZ_TRANSFER_WIDTHS];
     int n_widths = 0, code;
     CLI_TRY(parse(&o));

@@ -323,7 +323,7 @@ int cli_watch(void) {
     view v = {.folder = cli_line.operands[0],
               .screen = isatty(STDOUT_FILENO) && !once,
               .colours = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL,
-              .stop = cli_interruptible()};
+              .stop = cli_interrupts(NULL)};
     mezzo_status status = planned_steps(v.folder, &v.steps);
     struct termios before;
     const bool keys = v.screen && status == MEZZO_OK && keys_begin(&before);

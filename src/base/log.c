@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-#include "base/base.h"
+#include "base/names.h"
 
 enum { LINE_BYTES = 2048 };
 
@@ -28,13 +28,7 @@ static mezzo_log_fn sink_get(void **user) {
 
 bool mz_verbose_names(const char *topic) {
     const char *list = getenv("MEZZO_VERBOSE");
-    while (list != NULL && *list != '\0') {
-        size_t n = strcspn(list, ",");
-        if ((n == 3 && strncmp(list, "all", 3) == 0) || (n == strlen(topic) && strncmp(list, topic, n) == 0))
-            return true;
-        list += n + (list[n] == ',');
-    }
-    return false;
+    return list != NULL && (mz_is_listed(list, "all") || mz_is_listed(list, topic));
 }
 
 bool mz_log_enabled(const char *topic) {

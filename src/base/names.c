@@ -50,3 +50,15 @@ void mz_names_free(mz_names *names) {
     mz_free(names->slots);
     *names = (mz_names){0};
 }
+
+int mz_word_index(const char *list, const char *word, size_t n) {
+    static const char ends[] = " ,|";
+    int i = 0;
+    for (const char *at = list + strspn(list, ends); *at != '\0'; i++) {
+        const size_t length = strcspn(at, ends);
+        if (length == n && memcmp(at, word, n) == 0)
+            return i;
+        at += length + strspn(at + length, ends);
+    }
+    return -1;
+}

@@ -1,4 +1,5 @@
-// Declares a hash table from names to numbers, beside the list that owns the names, for lists that grow with a model.
+// Declares a hash table from names to numbers, beside the list that owns the names, for lists that grow with a model;
+// and the search in a short list of words.
 #ifndef MZ_NAMES_H
 #define MZ_NAMES_H
 
@@ -19,5 +20,11 @@ uint32_t mz_name_hash(const char *name); // FNV-1a
 int mz_names_find(const mz_names *names, const char *name, mz_name_of *of, const void *list);
 mezzo_status mz_names_add(mz_names *names, const char *name, int number);
 void mz_names_free(mz_names *names);
+
+// Returns the index of a word of n bytes in a list of words, which blanks, commas or bars separate; -1: it has none.
+int mz_word_index(const char *list, const char *word, size_t n);
+static inline bool mz_is_listed(const char *list, const char *word) {
+    return mz_word_index(list, word, strlen(word)) >= 0;
+}
 
 #endif

@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 
+#include "base/names.h"
+
 static const mz_precision_info table[] = {
 #define PRECISION(id, name, aliases, operand, gradient, dw, output, compute, wide, scaling, loss_scale, automatic,     \
                   capability, without, instead, why, text)                                                             \
@@ -137,17 +139,6 @@ static void plain(const char *text, char word[WORD_BYTES]) {
     word[n] = '\0';
 }
 
-static bool has_alias(const char *aliases, const char *word) {
-    size_t length = strlen(word);
-    for (const char *at = aliases; *at != '\0';) {
-        size_t n = strcspn(at, " ");
-        if (n == length && memcmp(at, word, n) == 0)
-            return true;
-        at += n + strspn(at + n, " ");
-    }
-    return false;
-}
-
 static mezzo_status unknown(const char *name, const char *word) {
     const char *names[ROWS + 1] = {[ROWS] = "auto"};
     const size_t i = MZ_INDEX(unclear, MZ_COUNT(unclear), word, word);
@@ -166,7 +157,7 @@ mezzo_status mezzo_precision_parse(const char *name, mezzo_precision *out) {
     char word[WORD_BYTES];
     plain(name, word);
     for (int p = 0; p < (int)ROWS; p++)
-        if (strcmp(table[p].name, word) == 0 || has_alias(table[p].aliases, word)) {
+        if (strcmp(table[p].name, word) == 0 || mz_is_listed(table[p].aliases, word)) {
             *out = (mezzo_precision)p;
             return MEZZO_OK;
         }

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/names.h"
 #include "io/number.h"
 #include "io/quote.h"
 #include "io/utf8.h"
@@ -107,18 +108,6 @@ static mezzo_status precision_name(const mz_config_row *row, const char *where, 
     return MEZZO_OK;
 }
 
-// Returns the index of `text` in "a|b|c", or -1.
-static int name_index(const char *names, const char *text) {
-    int index = 0;
-    for (const char *at = names; *at; index++) {
-        size_t n = strcspn(at, "|");
-        if (strlen(text) == n && memcmp(at, text, n) == 0)
-            return index;
-        at += n + (at[n] == '|');
-    }
-    return -1;
-}
-
 // --- pairs ---------------------------------------------------------------------------------------------------------
 void mz_config_pairs_free(mz_config_pairs *pairs) {
     for (size_t i = 0; i < pairs->count; i++) {
@@ -174,7 +163,7 @@ static mezzo_status check_pairs(const mz_config_row *row, const char *where, mz_
             mz_free(pair->value);
             pair->value = copy;
         }
-        if (row->names && name_index(row->names, pair->value) < 0) {
+        if (row->names && !mz_is_listed(row->names, pair->value)) {
             mz_text names = {0};
             add_names(&names, row->names);
             mezzo_status status =
@@ -245,7 +234,7 @@ static bool has_text(const mz_config_row *row) {
 static mezzo_status parse_value(const mz_config_row *row, const char *text, const char *where, mz_config_entry *value) {
     switch (row->type) {
     case MZ_CONFIG_INT:
-        value->i = row->names != NULL ? name_index(row->names, text) : -1;
+        value->i = row->names != NULL ? mz_word_index(row->names, text, strlen(text)) : -1;
         if (value->i < 0 && !parse_digits(row, text, &value->i) && !mz_number_parse_int(text, &value->i))
             return wrong(row, where, text);
         value->f = (double)value->i;
@@ -261,7 +250,7 @@ static mezzo_status parse_value(const mz_config_row *row, const char *text, cons
         value->i = strcmp(text, "true") == 0;
         return value->i || strcmp(text, "false") == 0 ? MEZZO_OK : wrong(row, where, text);
     case MZ_CONFIG_ENUM:
-        value->i = name_index(row->names, text);
+        value->i = mz_word_index(row->names, text, strlen(text));
         return value->i >= 0 ? MEZZO_OK : wrong(row, where, text);
     case MZ_CONFIG_LIST: {
         size_t n;

@@ -92,18 +92,10 @@ mezzo_status mz_gguf_family_of(const char *where, const mz_gguf *file, const mz_
 }
 
 // --- names ---------------------------------------------------------------------------------------------------------
-static bool is_listed(const char *list, const char *word) {
-    const size_t n = strlen(word);
-    for (const char *at = list; (at = strstr(at, word)) != NULL; at += n)
-        if ((at == list || at[-1] == ' ') && (at[n] == '\0' || at[n] == ' '))
-            return true;
-    return false;
-}
-
 static const char *name_of(const char *model, const char *module) {
     for (size_t i = 0; i < MZ_COUNT(names); i++)
         if (strcmp(names[i].theirs, module) == 0 &&
-            (names[i].families[0] == '\0' || is_listed(names[i].families, model)))
+            (names[i].families[0] == '\0' || mz_is_listed(names[i].families, model)))
             return names[i].ours;
     return NULL;
 }
@@ -249,9 +241,9 @@ static mezzo_status get_number(reader *r, const char *key, mz_key_type type, dou
 // that lists none.
 static bool belongs(const mz_gguf_family *g, const struct key_row *row) {
     for (const struct key_row *one = keys; one < row; one++)
-        if (strcmp(one->key, row->key) == 0 && is_listed(one->families, g->model))
+        if (strcmp(one->key, row->key) == 0 && mz_is_listed(one->families, g->model))
             return false;
-    return row->families[0] == '\0' || is_listed(row->families, g->model);
+    return row->families[0] == '\0' || mz_is_listed(row->families, g->model);
 }
 
 static mezzo_status read_row(reader *r, const struct key_row *row) {
@@ -580,12 +572,14 @@ static bool is_fourth_without_rope(const mezzo_model_config *m) {
 static mezzo_status check_model(const mz_gguf_family *g, const char *where, const mezzo_model_config *m) {
     char key[96];
     for (size_t i = 0; i < mz_model_key_count; i++)
-        if (g->off != NULL && is_listed(g->off, mz_model_keys[i].name) && mz_model_key_get(&mz_model_keys[i], m) != 0) {
+        if (g->off != NULL && mz_is_listed(g->off, mz_model_keys[i].name) &&
+            mz_model_key_get(&mz_model_keys[i], m) != 0) {
             snprintf(key, sizeof key, "model.%s", mz_model_keys[i].name);
             return cannot(where, g, key);
         }
     for (size_t i = 0; i < mz_model_key_count; i++)
-        if (g->on != NULL && is_listed(g->on, mz_model_keys[i].name) && mz_model_key_get(&mz_model_keys[i], m) == 0) {
+        if (g->on != NULL && mz_is_listed(g->on, mz_model_keys[i].name) &&
+            mz_model_key_get(&mz_model_keys[i], m) == 0) {
             snprintf(key, sizeof key, "model.%s off", mz_model_keys[i].name);
             return cannot(where, g, key);
         }
