@@ -80,9 +80,8 @@ int cli_audit(void) {
         return cli_wrong("name a run folder; %s", cli_usage());
     o.run = cli_line.operands[0];
     o.threads = (int)threads;
-    mz_run_audit *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        return cli_error(MEZZO_ERR_MEMORY);
+    mz_run_audit *r;
+    CLI_TRY(cli_code(MZ_NEW(r, 1)));
     mezzo_log_set(cli_log_quietly, NULL); // the notices of a resumed run are not shown
     const mezzo_status status = mz_run_audit_find(&o, r);
     cli_progress_end();

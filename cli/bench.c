@@ -54,9 +54,7 @@ static int parse_cases(asked *a) {
         return cli_wrong("--shape %s: name its op (--op)", shape);
     while (mz_bench_default(n) != NULL)
         n++;
-    a->cases = mz_alloc((size_t)n, sizeof *a->cases);
-    if (a->cases == NULL)
-        return cli_error(MEZZO_ERR_MEMORY);
+    CLI_TRY(cli_code(MZ_NEW(a->cases, n)));
     if (shape != NULL) {
         a->cases[a->n_cases++].op = op;
         mezzo_status status = mz_bench_shape(op, shape, a->cases[0].dim);

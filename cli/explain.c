@@ -235,9 +235,8 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
     };
     size_t at[2] = {0}, same = 0, n = 0;
     mz_explained_pair p;
-    difference *rows = mz_alloc(a->n + 1, sizeof *rows);
-    if (rows == NULL)
-        return cli_error(MEZZO_ERR_MEMORY);
+    difference *rows;
+    CLI_TRY(cli_code(MZ_NEW(rows, a->n + 1)));
     while (mz_explained_next_pair(a, b, at, &p))
         if (mz_explained_same(&p))
             same++;

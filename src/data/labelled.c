@@ -103,9 +103,8 @@ static mezzo_status refuse_class(const char *where, const char *name, const mz_c
 // --- tables --------------------------------------------------------------------------------------------------------
 static mezzo_status read_labels(const mz_csv *csv, int column, mz_classes *classes, mz_labelled *out) {
     const size_t n = mz_csv_rows(csv);
-    const char **labels = mz_alloc(n + 1, sizeof *labels);
-    if (labels == NULL)
-        return MEZZO_ERR_MEMORY;
+    const char **labels;
+    MEZZO_TRY(MZ_NEW(labels, n + 1));
     for (size_t i = 0; i < n; i++)
         labels[i] = mz_csv_cell(csv, i, (size_t)column);
     mezzo_status status = classes->n == 0 ? collect_classes(labels, n, classes) : MEZZO_OK;

@@ -470,9 +470,7 @@ mezzo_status mz_pass_autocast(mezzo_graph *g, const mz_target *target) {
     if (options->emulate == MEZZO_BLOCKS_NONE && (options->emulate_stochastic || options->emulate_hadamard))
         return mz_fail(MEZZO_ERR_INVALID, "emulate %s: no format is emulated: choose one",
                        options->emulate_stochastic ? "rounding" : "hadamard");
-    p.of_16 = mz_alloc(g->n_values + 1, sizeof *p.of_16);
-    if (p.of_16 == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(p.of_16, g->n_values + 1));
     status = mz_graph_rows_of_16(g, p.of_16);
     if (status != MEZZO_OK) {
         mz_free(p.of_16);

@@ -199,9 +199,8 @@ static mz_node gather_node(const gather_pass *p, const gathered *what) {
 static mezzo_status add_nodes(gather_pass *p) {
     mezzo_graph *g = p->g;
     const size_t n = g->n_nodes + p->n;
-    mz_node *nodes = mz_alloc(n + 1, sizeof *nodes);
-    if (nodes == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_node *nodes;
+    MEZZO_TRY(MZ_NEW(nodes, n + 1));
     size_t to = 0, next = 0;
     for (size_t i = 0; i < g->n_nodes; i++) {
         for (; next < p->n && place_of(p, next) == (int)i; next++)

@@ -6,9 +6,8 @@
 mezzo_status mezzo_graph_create(mezzo_graph **out) {
     MZ_REQUIRE(out);
     *out = NULL;
-    mezzo_graph *g = mz_alloc(1, sizeof *g);
-    if (!g)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_graph *g;
+    MEZZO_TRY(MZ_NEW(g, 1));
     g->segment = -1;
     g->positions = -1;
     g->loss = -1;
@@ -87,9 +86,8 @@ static mezzo_status copy_array(void **dst, const void *src, size_t n, size_t siz
 
 mezzo_status mz_graph_copy(const mezzo_graph *g, mezzo_graph **out) {
     *out = NULL;
-    mezzo_graph *c = mz_alloc(1, sizeof *c);
-    if (!c)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_graph *c;
+    MEZZO_TRY(MZ_NEW(c, 1));
     mezzo_status status;
     c->segment = -1;
     c->positions = -1;
@@ -153,9 +151,8 @@ void mz_graph_compact(mezzo_graph *g, const bool *dead) {
 }
 
 mezzo_status mz_graph_consumers(const mezzo_graph *g, int **counts) {
-    int *c = mz_alloc(g->n_values + 1, sizeof *c);
-    if (!c)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    int *c;
+    MEZZO_TRY(MZ_NEW(c, g->n_values + 1));
     for (size_t i = 0; i < g->n_nodes; ++i)
         for (int k = 0; k < g->nodes[i].n_in; ++k)
             if (g->nodes[i].in[k] >= 0)

@@ -136,9 +136,8 @@ static void stop_dropout(mezzo_graph *g) {
 // Finds out whether the first run after zeroing may write gradients instead of adding to zeros. That holds where each
 // call is the first writer of all gradients that it touches, or of none.
 static mezzo_status find_first_writers(mz_compiled *c, bool forward_only) {
-    bool *met = mz_alloc(c->graph->n_params + 1, sizeof *met);
-    if (!met)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    bool *met;
+    MEZZO_TRY(MZ_NEW(met, c->graph->n_params + 1));
     c->covers = !forward_only && c->overwrites;
     for (size_t i = 0; i < c->n_calls; ++i) {
         const mz_node *node = &c->graph->nodes[c->node[i]];

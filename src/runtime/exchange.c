@@ -102,9 +102,8 @@ static mezzo_status prepare(mezzo_device *device, exchange *x, const mz_call *ca
 mezzo_status mz_exchange_prepare(mezzo_device *device, int ranks, const mz_call *call, const mz_prepared *counted,
                                  mz_prepared *out) {
     *out = (mz_prepared){0};
-    exchange *x = mz_alloc(1, sizeof *x);
-    if (x == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    exchange *x;
+    MEZZO_TRY(MZ_NEW(x, 1));
     x->ranks = ranks;
     const mezzo_status status = prepare(device, x, call, counted, out);
     if (status != MEZZO_OK)

@@ -40,9 +40,7 @@ mezzo_status mz_program_find_fused(mezzo_program *p) {
     const mz_backend *b = p->device->backend;
     const mezzo_graph *g = p->c.graph;
     int *readers;
-    p->pairs = mz_alloc(p->c.n_calls + 1, sizeof *p->pairs);
-    if (!p->pairs)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(p->pairs, p->c.n_calls + 1));
     if (b->fuse_calls == NULL)
         return MEZZO_OK;
     MEZZO_TRY(count_readers(p, &readers));

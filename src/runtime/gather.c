@@ -101,9 +101,8 @@ void mz_gather_bind(mezzo_params *params, int region, mz_call *call, mz_prepared
 // --- all parameters on the host ------------------------------------------------------------------------------------
 mezzo_status mz_params_open_whole(mezzo_params *params) {
     const int64_t copied = params->n_regions > 0 ? params->ranks * params->copied_from : 0;
-    mz_whole *w = mz_alloc(1, sizeof *w);
-    if (w == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_whole *w;
+    MEZZO_TRY(MZ_NEW(w, 1));
     params->whole = w;
     w->from = copied;
     w->master = mz_alloc((size_t)params->elements + 1, sizeof *w->master);

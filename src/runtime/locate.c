@@ -19,9 +19,8 @@ static bool is_8bit(const mz_tensor *t) {
 static mezzo_status inspect_quantized(mezzo_program *p, const mz_tensor *t, mz_inspection *out) {
     const int64_t n = mz_shape_count(&t->shape);
     const size_t bytes = mz_tensor_bytes_stored(t);
-    char *host = mz_alloc(bytes + 1, 1);
-    if (host == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    char *host;
+    MEZZO_TRY(MZ_NEW(host, bytes + 1));
     mezzo_status status = p->device->backend->read(p->device, host, t->data, bytes);
     for (int64_t i = 0; i < n && status == MEZZO_OK; ++i) {
         float x = 0;

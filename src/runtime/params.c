@@ -40,9 +40,7 @@ static mezzo_status settle_keys(mezzo_params *params) {
     key_set set = {.cap = 64};
     while (set.cap < 2 * params->n)
         set.cap *= 2;
-    set.slots = mz_alloc(set.cap, sizeof *set.slots);
-    if (set.slots == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(set.slots, set.cap));
     for (size_t i = 0; i < params->n; ++i) {
         params->list[i].key = mz_name_hash(params->list[i].name);
         while (!take_key(&set, params->list[i].key))
@@ -153,9 +151,8 @@ mezzo_status mz_params_read_range(const mezzo_params *params, int index, int64_t
     }
     if (p->master == MEZZO_MASTER_FP32)
         return read_at(params, p, params->master, p->place, sizeof *out, first, count, out);
-    uint16_t *halves = mz_alloc(2 * (size_t)count, sizeof *halves);
-    if (!halves)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    uint16_t *halves;
+    MEZZO_TRY(MZ_NEW(halves, 2 * (size_t)count));
     mezzo_status status = read_halves(params, p, first, count, halves, halves + count, out);
     mz_free(halves);
     return status;
@@ -267,9 +264,7 @@ static void store(mz_param *p, const mz_storage *storage, bool cut) {
 // Sets `stored` from the values of `cast`, where autocast decided the readers' formats; g is the graph before autocast.
 static mezzo_status copy_specs(mezzo_params *params, const mezzo_graph *g, const mezzo_graph *cast,
                                const mz_storage *stored) {
-    params->list = mz_alloc(g->n_params + 1, sizeof *params->list);
-    if (!params->list)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(params->list, g->n_params + 1));
     for (size_t i = 0; i < g->n_params; ++i) {
         mz_param *p = &params->list[params->n];
         p->name = mz_strdup(g->params[i].name);
@@ -376,9 +371,8 @@ static mezzo_status lay_out_params(mezzo_device *device, const mezzo_graph *grap
                                    mezzo_master master, const mz_cut *cut, mezzo_params **out) {
     const mz_cut whole = {0};
     mezzo_status status;
-    mezzo_params *params = mz_alloc(1, sizeof *params);
-    if (!params)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_params *params;
+    MEZZO_TRY(MZ_NEW(params, 1));
     params->device = device;
     params->master_format = master;
     params->lora_rank = graph->lora_rank;
@@ -618,9 +612,8 @@ mezzo_status mz_params_refresh(mezzo_params *params) {
 }
 
 static mezzo_status write_segments(mezzo_params *params, mz_low_copy *low_copy) {
-    mz_segment *host = mz_alloc(params->n + 1, sizeof *host);
-    if (!host)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_segment *host;
+    MEZZO_TRY(MZ_NEW(host, params->n + 1));
     size_t n = 0, width = mezzo_dtype_size(low_copy->dtype);
     for (size_t i = 0; i < params->n; ++i)
         if (params->list[i].low_copy_slot >= 0)

@@ -294,9 +294,7 @@ static mezzo_status lay_out_ranks(mezzo_params *params, int64_t region) {
     if (params->sharded)
         MEZZO_TRY(lay_out_shards(params, region));
     else {
-        params->regions = mz_alloc(2, sizeof *params->regions);
-        if (params->regions == NULL)
-            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        MEZZO_TRY(MZ_NEW(params->regions, 2));
         lay_out_cut(params);
         if (region > 0)
             MEZZO_TRY(cut_regions(params, region));

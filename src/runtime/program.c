@@ -274,9 +274,7 @@ static mezzo_status bind_sources(mezzo_program *p, char *state, const bool *read
 static mezzo_status bind_values(mezzo_program *p, char *state) {
     const mezzo_graph *g = p->c.graph;
     bool *read;
-    p->address = mz_alloc(g->n_values + 1, sizeof *p->address);
-    if (!p->address)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(p->address, g->n_values + 1));
     MEZZO_TRY(find_read(g, &read));
     mezzo_status status = bind_sources(p, state, read);
     mz_free(read);
@@ -334,9 +332,7 @@ int mz_value_root(const mezzo_graph *g, int value) {
 static mezzo_status find_silent(mezzo_program *p) {
     const mezzo_graph *g = p->c.graph;
     const mezzo_params *params = p->params;
-    p->silent = mz_alloc(params->n + 1, sizeof *p->silent);
-    if (!p->silent)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(p->silent, params->n + 1));
     for (size_t i = 0; i < params->n; ++i)
         p->silent[i] = !params->list[i].frozen;
     for (size_t i = 0; i < p->c.n_calls; ++i)
@@ -353,9 +349,8 @@ mezzo_status mezzo_program_create(const mezzo_graph *graph, mezzo_params *params
     MZ_REQUIRE(graph, params, options, out);
     *out = NULL;
     mezzo_status status;
-    mezzo_program *p = mz_alloc(1, sizeof *p);
-    if (!p)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mezzo_program *p;
+    MEZZO_TRY(MZ_NEW(p, 1));
     p->params = params;
     p->device = params->device;
     p->options = *options;

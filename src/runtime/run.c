@@ -365,9 +365,8 @@ size_t mz_program_last_writer(const mezzo_program *p, const void *from, const vo
 }
 
 mezzo_status mz_program_add_after(mezzo_program *p, size_t after, const mz_prepared *prepared, const mz_call *call) {
-    size_t *grown = mz_alloc(p->post_gradient.n + 1, sizeof *grown);
-    if (grown == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    size_t *grown;
+    MEZZO_TRY(MZ_NEW(grown, p->post_gradient.n + 1));
     if (p->post_gradient.n > 0)
         memcpy(grown, p->post_gradient_after, p->post_gradient.n * sizeof *grown);
     grown[p->post_gradient.n] = after;

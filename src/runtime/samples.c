@@ -119,9 +119,8 @@ static mezzo_status find_sample(mezzo_program *p, int value, by_samples rows, fl
     int64_t at = n;
     if (!mz_present(&t) || t.dtype >= MEZZO_I64 || n == 0)
         return MEZZO_OK;
-    char *host = mz_alloc(bytes + 1, 1);
-    if (host == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    char *host;
+    MEZZO_TRY(MZ_NEW(host, bytes + 1));
     mezzo_status status = p->device->backend->read(p->device, host, t.data, bytes);
     if (status == MEZZO_OK)
         status = first_bad(&t, host, limit, &at);

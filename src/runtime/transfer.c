@@ -14,9 +14,8 @@ mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const
     if (layout->width == 0 || count == 0)
         return device->backend->read(device, out, (const char *)at + (size_t)first * size, (size_t)count * size);
     size_t bytes = span_of(layout, first, count, size, &from);
-    char *span = mz_alloc(bytes, 1);
-    if (span == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    char *span;
+    MEZZO_TRY(MZ_NEW(span, bytes));
     mezzo_status status = device->backend->read(device, span, (const char *)at + (size_t)from * size, bytes);
     for (int64_t i = 0, n; status == MEZZO_OK && i < count; i += n) {
         n = mz_layout_run(layout, first + i, count - i);

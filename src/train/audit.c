@@ -95,9 +95,7 @@ static mezzo_status look_at_end(audit *a, const mz_manifest_entry *entry, end *e
 // the run went back, so the later step's belongs to no part of the run.
 static mezzo_status list_ends(audit *a) {
     const mz_manifest *m = &a->manifest;
-    a->ends = mz_alloc(m->count + 1, sizeof *a->ends);
-    if (a->ends == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(a->ends, m->count + 1));
     for (size_t i = 0; i < m->count; i++) {
         if (!mz_path_is_dir(mz_path_of("%s/%s", a->checkpoints, m->entries[i].name).text)) {
             add_finding(a, "missing", m->entries[i].name, "%s: the checkpoint is missing; manifest.json names it",
@@ -681,9 +679,7 @@ static mezzo_status check_interval(audit *a) {
 static mezzo_status choose_intervals(audit *a) {
     const int pairs = a->n_ends > 1 ? (int)a->n_ends - 1 : 0;
     const int n = a->o->intervals == 0 || a->o->intervals > pairs ? pairs : (int)a->o->intervals;
-    a->r->intervals = mz_alloc((size_t)n + 1, sizeof *a->r->intervals);
-    if (a->r->intervals == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(a->r->intervals, (size_t)n + 1));
     for (int i = 0; i < n; i++) {
         const int at = pairs - 1 - (n - 1 - i) * pairs / n;
         a->r->intervals[i] = (mz_run_interval){.from = a->ends[at].entry->step, .to = a->ends[at + 1].entry->step};
@@ -751,9 +747,8 @@ static mezzo_status run_audit(audit *a) {
 
 mezzo_status mz_run_audit_find(const mz_run_audit_options *options, mz_run_audit *out) {
     *out = (mz_run_audit){.verdict = MZ_AUDIT_NOT_POSSIBLE, .ranks = 1};
-    audit *a = mz_alloc(1, sizeof *a);
-    if (a == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    audit *a;
+    MEZZO_TRY(MZ_NEW(a, 1));
     a->o = options;
     a->r = out;
     const mezzo_status status = run_audit(a);

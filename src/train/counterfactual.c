@@ -186,9 +186,7 @@ static mezzo_status take_memory(mz_counterfactual *c, const mezzo_program *p) {
         MEZZO_TRY(mz_prepare(c->device, &call, &g->prepared));
         scratch = g->prepared.workspace > scratch ? g->prepared.workspace : scratch;
     }
-    c->sums = mz_alloc(c->n + 1, sizeof *c->sums);
-    if (c->sums == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(c->sums, c->n + 1));
     MEZZO_TRY(b->alloc(c->device, scratch + 64, &c->scratch));
     return b->alloc(c->device, (c->n + 1) * sizeof *c->sums, (void **)&c->on_device);
 }
@@ -197,9 +195,8 @@ mezzo_status mz_counterfactual_create(const mezzo_program *program, const char *
                                       mz_counterfactual **out) {
     mezzo_status status;
     *out = NULL;
-    mz_counterfactual *c = mz_alloc(1, sizeof *c);
-    if (c == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    mz_counterfactual *c;
+    MEZZO_TRY(MZ_NEW(c, 1));
     c->device = program->device;
     MEZZO_TRY_GOTO(status, read_formats(c, formats));
     MEZZO_TRY_GOTO(status, list_items(c, program, modules));

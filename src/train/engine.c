@@ -74,9 +74,8 @@ mezzo_status mz_weights_crc(const mezzo_params *params, uint32_t *crc) {
     *crc = 0;
     for (int i = 0; i < mezzo_params_count(params); i++) {
         const size_t n = (size_t)params->list[i].count;
-        float *values = mz_alloc(n, sizeof *values);
-        if (values == NULL)
-            return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+        float *values;
+        MEZZO_TRY(MZ_NEW(values, n));
         const mezzo_status status = mezzo_params_read(params, i, values);
         *crc = mz_crc32c(*crc, values, n * sizeof *values);
         mz_free(values);

@@ -204,9 +204,8 @@ static _Thread_local struct {
 
 // Moves the bit to one of a byte that is not 0, which skips padding.
 static mezzo_status skip_zeros(mz_inject *f, mezzo_device *device, const mz_collective *what, size_t received) {
-    char *bytes = mz_alloc(received + 1, 1);
-    if (bytes == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    char *bytes;
+    MEZZO_TRY(MZ_NEW(bytes, received + 1));
     const mezzo_status status = device->backend->read(device, bytes, what->recv, received);
     for (size_t i = 0; i < received && bytes[(size_t)f->element / 8 % received] == 0; i++)
         f->element += 8;
@@ -281,9 +280,8 @@ static void draw_flip(mz_training *run, int64_t step) {
 }
 
 static mezzo_status add_bytes(mezzo_device *device, const void *at, size_t bytes, uint32_t *crc) {
-    char *host = mz_alloc(bytes + 1, 1);
-    if (host == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    char *host;
+    MEZZO_TRY(MZ_NEW(host, bytes + 1));
     const mezzo_status status = bytes > 0 ? device->backend->read(device, host, at, bytes) : MEZZO_OK;
     *crc = mz_crc32c(*crc, host, bytes);
     mz_free(host);

@@ -30,9 +30,8 @@ mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any
     if (size == 1)
         return MEZZO_OK;
     MEZZO_TRY(settle(run));
-    unsigned char *all = mz_alloc((size_t)size, 1);
-    if (all == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    unsigned char *all;
+    MEZZO_TRY(MZ_NEW(all, size));
     mezzo_status status = mz_group_gather(run->engine.group, what, &one, 1, all);
     for (int r = 0; r < size && status == MEZZO_OK; r++)
         *any = *any || all[r] != 0;
@@ -46,9 +45,8 @@ mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *faul
     if (size == 1)
         return MEZZO_OK;
     MEZZO_TRY(settle(run));
-    unsigned char *all = mz_alloc((size_t)size, 1);
-    if (all == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    unsigned char *all;
+    MEZZO_TRY(MZ_NEW(all, size));
     const unsigned char one = (unsigned char)knows;
     mezzo_status status = mz_group_gather(run->engine.group, "fault", &one, 1, all);
     for (int r = 1; r < size; r++)

@@ -71,9 +71,7 @@ static mezzo_status list_gradients(mz_training *run) {
     mz_replay *r = &run->replay;
     const mz_session *s = &run->engine.session;
     const size_t n = mz_replay_has_shards(run) ? s->optimizer->n_segments : s->params->n;
-    r->gradients = mz_alloc(n + 1, sizeof *r->gradients);
-    if (r->gradients == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(r->gradients, n + 1));
     for (size_t i = 0; i < n; i++) {
         const mz_state_part part = gradient_at(run, i);
         if (part.bytes > 0)
@@ -228,9 +226,7 @@ static mezzo_status find_op(mz_training *run, int64_t step, mz_fault *f) {
     marks m = {.run = run, .hook = p->hook, .user = p->hook_user};
     const bool kept_pairs = p->hook_keeps_pairs;
     mezzo_status status = MEZZO_OK;
-    m.sum = mz_alloc(2 * (n + 1), sizeof *m.sum);
-    if (m.sum == NULL)
-        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    MEZZO_TRY(MZ_NEW(m.sum, 2 * (n + 1)));
     m.again = m.sum + n + 1;
     p->hook = mark_call;
     p->hook_user = &m;

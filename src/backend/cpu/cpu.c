@@ -109,9 +109,8 @@ static mezzo_status check_threads(int threads) {
         return MEZZO_OK;
     gate g = {.lock = PTHREAD_MUTEX_INITIALIZER, .opens = PTHREAD_COND_INITIALIZER};
     int started = 0, error = 0;
-    pthread_t *list = mz_alloc((size_t)threads, sizeof *list);
-    if (list == NULL)
-        return MEZZO_ERR_MEMORY;
+    pthread_t *list;
+    MEZZO_TRY(MZ_NEW(list, threads));
     while (started < threads - 1 && (error = pthread_create(&list[started], NULL, wait_at, &g)) == 0)
         started++;
     pthread_mutex_lock(&g.lock);
@@ -141,9 +140,8 @@ static mezzo_status cpu_open(int index, int threads, mezzo_device **out) {
     if (threads <= 0)
         threads = omp_get_num_procs();
     MEZZO_TRY(check_threads(threads));
-    mz_cpu_device *cpu = mz_alloc(1, sizeof *cpu);
-    if (cpu == NULL)
-        return MEZZO_ERR_MEMORY;
+    mz_cpu_device *cpu;
+    MEZZO_TRY(MZ_NEW(cpu, 1));
     cpu->base.backend = &mz_backend_cpu;
     cpu->base.threads = threads;
     cpu->isa = isa;

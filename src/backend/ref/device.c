@@ -76,9 +76,8 @@ extern const mz_backend mz_backend_ref;
 static mezzo_status ref_open(int index, int threads, mezzo_device **out) {
     (void)index;
     (void)threads;
-    mezzo_device *device = mz_alloc(1, sizeof *device);
-    if (device == NULL)
-        return MEZZO_ERR_MEMORY;
+    mezzo_device *device;
+    MEZZO_TRY(MZ_NEW(device, 1));
     device->backend = &mz_backend_ref;
     device->threads = 1;
     *out = device;
