@@ -210,10 +210,7 @@ static mezzo_status check_rotary(const mz_decoder *family, const mezzo_model_con
 }
 
 static mezzo_status check_experts(const mezzo_model_config *config) {
-    const struct {
-        const char *key;
-        int64_t value, least, most;
-    } ranges[] = {
+    const mz_key_range ranges[] = {
         {"dense_layers", config->dense_layers, 0, config->layers},
         {"experts", config->experts, 1, 65536},
         {"experts_per_token", config->experts_per_token, 1, config->experts},
@@ -222,10 +219,7 @@ static mezzo_status check_experts(const mezzo_model_config *config) {
         {"expert_groups", config->expert_groups, 1, config->experts},
         {"expert_groups_used", config->expert_groups_used, 1, config->expert_groups},
     };
-    for (size_t i = 0; i < MZ_COUNT(ranges); i++)
-        if (ranges[i].value < ranges[i].least || ranges[i].value > ranges[i].most)
-            return mz_fail(MEZZO_ERR_INVALID, "model.%s is %lld: it must be from %lld to %lld", ranges[i].key,
-                           (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
+    MEZZO_TRY(mz_key_ranges_check(ranges, MZ_COUNT(ranges)));
     int64_t groups = config->expert_groups;
     if (config->experts % groups != 0 || (groups > 1 && config->experts / groups < 2))
         return mz_fail(MEZZO_ERR_INVALID,

@@ -1,6 +1,6 @@
 #include "models/image_sizes.h"
 
-#include "base/base.h"
+#include "models/keys.h"
 
 int mz_image_widths(const mezzo_model_config *config, int widths[MZ_IMAGE_LEVELS]) {
     char digits[24];
@@ -11,20 +11,14 @@ int mz_image_widths(const mezzo_model_config *config, int widths[MZ_IMAGE_LEVELS
 }
 
 mezzo_status mz_image_check(const mezzo_model_config *config) {
-    const struct {
-        const char *key;
-        int64_t value, least, most;
-    } ranges[] = {
+    const mz_key_range ranges[] = {
         {"image_size", config->image_size, 1, 16384},
         {"channels", config->channels, 1, 1024},
         {"multipliers", config->multipliers, 1, 99999999},
         {"res_blocks", config->res_blocks, 1, 64},
         {"groups", config->groups, 1, 1024},
     };
-    for (size_t i = 0; i < MZ_COUNT(ranges); i++)
-        if (ranges[i].value < ranges[i].least || ranges[i].value > ranges[i].most)
-            return mz_fail(MEZZO_ERR_INVALID, "model.%s is %lld: it must be from %lld to %lld", ranges[i].key,
-                           (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
+    MEZZO_TRY(mz_key_ranges_check(ranges, MZ_COUNT(ranges)));
     int widths[MZ_IMAGE_LEVELS] = {0};
     const int levels = mz_image_widths(config, widths);
     for (int i = 0; i < levels; i++) {

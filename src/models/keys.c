@@ -92,3 +92,11 @@ const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config 
         snprintf(out, size, "%.17g", value);
     return out;
 }
+
+mezzo_status mz_key_ranges_check(const mz_key_range *ranges, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (ranges[i].value < ranges[i].least || ranges[i].value > ranges[i].most)
+            return mz_fail(MEZZO_ERR_INVALID, "model.%s is %lld: it must be from %lld to %lld", ranges[i].key,
+                           (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
+    return MEZZO_OK;
+}

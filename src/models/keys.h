@@ -30,6 +30,12 @@ double mz_model_key_own(const mz_model_key *key);
 mezzo_list mz_model_key_list(const mz_model_key *key, const mezzo_model_config *config); // empty unless it is a LIST
 void mz_model_key_copy(const mz_model_key *key, const mezzo_model_config *from, mezzo_model_config *to);
 bool mz_model_key_same(const mz_model_key *key, const mezzo_model_config *a, const mezzo_model_config *b);
+// Checks values of integer keys; INVALID names the first that is out of its range.
+typedef struct mz_key_range {
+    const char *key;
+    int64_t value, least, most;
+} mz_key_range;
+mezzo_status mz_key_ranges_check(const mz_key_range *ranges, size_t n);
 int mz_list_count(const mezzo_list *list);
 enum { MZ_KEY_TEXT = 16 * MEZZO_LIST }; // bytes that suffice for any value as text
 // Writes the value as a configuration has it: "12", "0.5", "true", "1,1.5".

@@ -97,10 +97,7 @@ mezzo_model_purpose mz_model_purpose(const mz_model *model) {
 mezzo_status mezzo_model_check(const mezzo_model_config *config) {
     MZ_REQUIRE(config);
     // The upper bounds keep every product of sizes within 64 bits, and ids within 32.
-    const struct {
-        const char *key;
-        int64_t value, least, most;
-    } ranges[] = {
+    const mz_key_range ranges[] = {
         {"layers", config->layers, 1, 4096},
         {"heads", config->heads, 1, 65536},
         {"d_model", config->d_model, 1, INT64_C(1) << 20},
@@ -115,10 +112,8 @@ mezzo_status mezzo_model_check(const mezzo_model_config *config) {
         return mz_fail(MEZZO_ERR_INVALID, "model.name is the named size \"%s\"; its family is \"%s\"", config->name,
                        unused.name);
     }
-    for (size_t i = 0; i < MZ_COUNT(ranges) && model->open == NULL; i++)
-        if (ranges[i].value < ranges[i].least || ranges[i].value > ranges[i].most)
-            return mz_fail(MEZZO_ERR_INVALID, "model.%s is %lld: it must be from %lld to %lld", ranges[i].key,
-                           (long long)ranges[i].value, (long long)ranges[i].least, (long long)ranges[i].most);
+    if (model->open == NULL)
+        MEZZO_TRY(mz_key_ranges_check(ranges, MZ_COUNT(ranges)));
     if (!(config->dropout >= 0 && config->dropout < 1)) // written so that NaN fails
         return mz_fail(MEZZO_ERR_INVALID, "model.dropout is %g: it must be at least 0 and below 1", config->dropout);
     return model->check(config);

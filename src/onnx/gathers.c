@@ -68,9 +68,7 @@ static mezzo_status computed_gather(mz_onnx_call *call, int axis, int rank, cons
         MEZZO_TRY(mz_onnx_index(call, 1, &ids));
         v = tabled ? mezzo_embedding(g, v, ids) : mezzo_gather(g, v, axis, ids, false);
     }
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, mz_onnx_shaped(g, v, rank, dim)));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, rank, mz_onnx_shaped(g, v, rank, dim));
 }
 
 mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
@@ -146,9 +144,7 @@ mezzo_status mz_onnx_gather_elements(mz_onnx_call *call, int which) {
     for (int i = 0; i < x->rank; i++) // the graph's indices vary along the axis alone
         if (i != axis && index->dim[i] < x->dim[i])
             v = mezzo_slice(g, v, i, 0, index->dim[i]);
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mezzo_gather(g, v, axis, ids, true)));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, x->rank, mezzo_gather(g, v, axis, ids, true));
 }
 
 // Gathers by known indices whose last dimension indexes the first dimensions of x, as rows of x with those dimensions
@@ -261,7 +257,5 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     if (at[0] + n < rows)
         parts[made++] = mezzo_slice(g, v, 0, at[0] + n, rows);
     v = made == 1 ? parts[0] : mezzo_concat(g, parts, made, 0);
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mz_onnx_shaped(g, v, x->rank, x->dim)));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, x->rank, mz_onnx_shaped(g, v, x->rank, x->dim));
 }

@@ -383,9 +383,7 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     if (n > 0)
         v = reduce(g, which, v, n, axes, keep);
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, mz_onnx_shaped(g, v, rank, dim)));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, rank, mz_onnx_shaped(g, v, rank, dim));
 }
 
 mezzo_status mz_onnx_argmax(mz_onnx_call *call, int which) {
@@ -434,9 +432,7 @@ mezzo_status mz_onnx_cumsum(mz_onnx_call *call, int which) {
     }
     mezzo_value v;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mezzo_cumsum(call->build->g, v, axis, exclusive, reverse)));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, x->rank, mezzo_cumsum(call->build->g, v, axis, exclusive, reverse));
 }
 
 // Builds SoftmaxCrossEntropyLoss: scores [B, C, …], labels [B, …], the mean over labels that are not ignored.

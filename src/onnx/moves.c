@@ -501,9 +501,7 @@ mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
         }
         v = mz_onnx_shaped(g, v, rank, dim);
     }
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, v));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, rank, v);
 }
 
 // --- borders, blocks and triangles ---------------------------------------------------------------------------------
@@ -576,9 +574,7 @@ mezzo_status mz_onnx_pad(mz_onnx_call *call, int which) {
             MEZZO_TRY(pad_axis(call, &v, axis, before[axis], after[axis], edge));
     }
     v = edge || reflect ? v : mezzo_pad(g, v, before, after, (float)value);
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, v));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, x->rank, v);
 }
 
 // Builds DepthToSpace and SpaceToDepth of [B, C, H, W].
@@ -628,7 +624,5 @@ mezzo_status mz_onnx_trilu(mz_onnx_call *call, int which) {
     const mezzo_value row = mz_onnx_shaped(g, mezzo_range(g, (int64_t)k, 1, rows), 2, (int64_t[]){rows, 1}),
                       column = mezzo_range(g, 0, 1, columns);
     const mezzo_value kept = upper ? mezzo_less_equal(g, row, column) : mezzo_less_equal(g, column, row);
-    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, x->rank, mezzo_where(g, kept, v, mz_onnx_scalar(call, 0))));
-    call->out[0]->floats = x->integer;
-    return MEZZO_OK;
+    return mz_onnx_give_floats(call, x, x->rank, mezzo_where(g, kept, v, mz_onnx_scalar(call, 0)));
 }

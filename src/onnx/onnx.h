@@ -152,6 +152,8 @@ mezzo_status mz_onnx_host(mz_onnx_call *call, int out, bool integer, int rank, c
 // integers.
 mezzo_status mz_onnx_give(mz_onnx_call *call, int out, bool integer, int rank, mezzo_value value);
 mezzo_status mz_onnx_give_as(mz_onnx_call *call, int out, bool integer, int rank, mezzo_value value, const int *perm);
+// Makes output 0, which has floats where x has integers.
+mezzo_status mz_onnx_give_floats(mz_onnx_call *call, const mz_onnx_value *x, int rank, mezzo_value value);
 mezzo_status mz_onnx_give_same(mz_onnx_call *call, const mz_onnx_value *x); // makes output 0 the same as x
 // Gets input `in` as a value of the graph in the file's order: weights become parameters, known numbers constants;
 // integers and truth values are I32 where they are stored so.

@@ -75,6 +75,12 @@ mezzo_status mz_onnx_give_as(mz_onnx_call *call, int out, bool integer, int rank
     return MEZZO_OK;
 }
 
+mezzo_status mz_onnx_give_floats(mz_onnx_call *call, const mz_onnx_value *x, int rank, mezzo_value value) {
+    MEZZO_TRY(mz_onnx_give(call, 0, x->integer, rank, value));
+    call->out[0]->floats = x->integer;
+    return MEZZO_OK;
+}
+
 mezzo_status mz_onnx_give_same(mz_onnx_call *call, const mz_onnx_value *x) {
     mz_onnx_value *y = call->out[0];
     const mz_onnx_value before = *y;

@@ -23,38 +23,37 @@ void mz_run_release_weights(mz_training *run) {
     mz_ranks_release_weights(run->engine.session.ranks);
 }
 
-mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any) {
-    const unsigned char one = mine;
-    const int size = run->engine.size;
-    *any = mine;
-    if (size == 1)
-        return MEZZO_OK;
-    MEZZO_TRY(settle(run));
+// Finds the greatest of the ranks' bytes, and the first rank that has it.
+static mezzo_status find_greatest(mz_training *run, const char *what, unsigned char *byte, int *rank) {
     unsigned char *all;
-    MEZZO_TRY(MZ_NEW(all, size));
-    mezzo_status status = mz_group_gather(run->engine.group, what, &one, 1, all);
-    for (int r = 0; r < size && status == MEZZO_OK; r++)
-        *any = *any || all[r] != 0;
+    MEZZO_TRY(settle(run));
+    MEZZO_TRY(MZ_NEW(all, run->engine.size));
+    const mezzo_status status = mz_group_gather(run->engine.group, what, byte, 1, all);
+    *rank = 0;
+    for (int r = 1; r < run->engine.size; r++)
+        *rank = all[r] > all[*rank] ? r : *rank;
+    *byte = all[*rank];
     mz_free(all);
     return status;
 }
 
+mezzo_status mz_run_any(mz_training *run, const char *what, bool mine, bool *any) {
+    unsigned char byte = mine;
+    int rank;
+    *any = mine;
+    if (run->engine.size > 1)
+        MEZZO_TRY(find_greatest(run, what, &byte, &rank));
+    *any = byte != 0;
+    return MEZZO_OK;
+}
+
 mezzo_status mz_run_share_fault(mz_training *run, mz_knows knows, mz_fault *fault) {
-    const int size = run->engine.size;
-    int first = 0;
-    if (size == 1)
+    unsigned char byte = (unsigned char)knows;
+    int first;
+    if (run->engine.size == 1)
         return MEZZO_OK;
-    MEZZO_TRY(settle(run));
-    unsigned char *all;
-    MEZZO_TRY(MZ_NEW(all, size));
-    const unsigned char one = (unsigned char)knows;
-    mezzo_status status = mz_group_gather(run->engine.group, "fault", &one, 1, all);
-    for (int r = 1; r < size; r++)
-        first = all[r] > all[first] ? r : first;
-    const bool any = all[first] != MZ_KNOWS_NOTHING;
-    mz_free(all);
-    MEZZO_TRY(status);
-    if (!any) // no rank has one: the common text holds
+    MEZZO_TRY(find_greatest(run, "fault", &byte, &first));
+    if (byte == MZ_KNOWS_NOTHING) // no rank has one: the common text holds
         return MEZZO_OK;
     if (first == run->engine.rank) {
         char text[sizeof fault->text];
