@@ -425,10 +425,8 @@ static mezzo_status check_tensors(const char *folder, const char *file, const mz
     }
     for (size_t i = 0; i < mz_safetensors_count(tensors) && mz_safetensors_count(tensors) != list->count; i++) {
         const mz_safetensors_tensor *t = mz_safetensors_at(tensors, i);
-        bool known = false;
-        for (size_t k = 0; k < list->count && !known; k++)
-            known = strcmp(list->items[k].name, t->name) == 0;
-        if (!known && !(mz_is_adapter(t->name) && !has_adapters(list)))
+        if (MZ_FIND(list->items, list->count, name, t->name) == NULL &&
+            !(mz_is_adapter(t->name) && !has_adapters(list)))
             return mz_fail(MEZZO_ERR_FORMAT,
                            "%s/%s: tensor '%s' is not one of this model's: use the configuration it was trained with",
                            folder, file, t->name);

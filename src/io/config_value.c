@@ -150,10 +150,9 @@ static mezzo_status parse_pairs(const mz_config_row *row, const char *where, con
 static mezzo_status check_pairs(const mz_config_row *row, const char *where, mz_config_pairs *pairs) {
     for (size_t i = 0; i < pairs->count; i++) {
         mz_config_pair *pair = &pairs->items[i];
-        for (size_t j = 0; j < i; j++)
-            if (strcmp(pairs->items[j].key, pair->key) == 0)
-                return mz_fail(MEZZO_ERR_INVALID, "%s: %s: pattern %s is given twice", where, row->path,
-                               mz_quote(pair->key).text);
+        if (MZ_INDEX(pairs->items, i, key, pair->key) < i)
+            return mz_fail(MEZZO_ERR_INVALID, "%s: %s: pattern %s is given twice", where, row->path,
+                           mz_quote(pair->key).text);
         if (row->flags & MZ_CONFIG_PRECISION) {
             const char *name = NULL;
             MEZZO_TRY(precision_name(row, where, pair->value, &name));

@@ -104,9 +104,8 @@ static mezzo_status read_formats(mz_counterfactual *c, const char *formats) {
         if (c->n_formats == MZ_COUNTERFACTUAL_FORMATS)
             return mz_fail(MEZZO_ERR_INVALID, "train.counterfactual: more than %d formats", MZ_COUNTERFACTUAL_FORMATS);
         MEZZO_TRY(mz_context(mz_rounding_parse(name, &c->formats[c->n_formats]), "train.counterfactual:"));
-        for (int i = 0; i < c->n_formats; i++)
-            if (strcmp(c->formats[i].name, c->formats[c->n_formats].name) == 0)
-                return mz_fail(MEZZO_ERR_INVALID, "train.counterfactual: %s stands there twice", name);
+        if (MZ_FIND(c->formats, c->n_formats, name, c->formats[c->n_formats].name) != NULL)
+            return mz_fail(MEZZO_ERR_INVALID, "train.counterfactual: %s stands there twice", name);
         c->n_formats++;
     }
     return MEZZO_OK;

@@ -278,14 +278,9 @@ static mezzo_status check_known(reader *r) {
         const char *key = mz_gguf_at(r->file, i)->key;
         if (strncmp(key, r->g->arch, n) != 0 || key[n] != '.')
             continue;
-        bool known = false;
-        for (size_t k = 0; k < MZ_COUNT(keys); k++)
-            known = known || strcmp(keys[k].key, key + n + 1) == 0;
-        for (size_t k = 0; k < MZ_COUNT(only); k++)
-            known = known || strcmp(only[k].key, key + n + 1) == 0;
-        for (size_t k = 0; k < MZ_COUNT(others); k++)
-            known = known || strcmp(others[k], key + n + 1) == 0;
-        if (!known)
+        const char *own = key + n + 1;
+        if (MZ_FIND(keys, MZ_COUNT(keys), key, own) == NULL && MZ_FIND(only, MZ_COUNT(only), key, own) == NULL &&
+            MZ_INDEX_WORD(others, MZ_COUNT(others), own) == MZ_COUNT(others))
             return mz_fail(MEZZO_ERR_FORMAT, "%s: Mezzo does not know the key %s, which may change results", r->where,
                            mz_quote(key).text);
     }

@@ -463,9 +463,7 @@ static mz_asker asker_of(const mz_yaml_node *root) {
 
 // Drops accelerate's old fp16: key where mixed_precision is present, as accelerate does.
 static void drop_legacy(mz_asked *out) {
-    bool modern = false;
-    for (int i = 0; i < out->n_votes; i++)
-        modern = modern || strcmp(out->votes[i].said.key, "mixed_precision") == 0;
+    const bool modern = MZ_FIND(out->votes, out->n_votes, said.key, "mixed_precision") != NULL;
     int n = 0;
     for (int i = 0; i < out->n_votes; i++)
         if (strcmp(out->votes[i].said.key, "mixed_precision") == 0 ||

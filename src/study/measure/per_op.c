@@ -98,13 +98,10 @@ static mezzo_status list_modules(const mezzo_params *params, mz_per_op *p) {
     bool embeds = false, heads = false;
     for (int i = 0; i + 1 < (int)most; i++) {
         char name[128];
-        bool known = false;
         if (mezzo_params_rank(params, i) < 2) // norms and biases are in fp32 anyway
             continue;
         module_of(mezzo_params_name(params, i), name, sizeof name);
-        for (int k = 0; k < p->n; k++)
-            known = known || strcmp(p->modules[k], name) == 0;
-        if (!known)
+        if (MZ_INDEX_WORD(p->modules, p->n, name) == (size_t)p->n)
             snprintf(p->modules[p->n++], sizeof *p->modules, "%s", name);
         embeds = embeds || strcmp(name, "wte") == 0;
         heads = heads || strcmp(name, "lm_head") == 0;
