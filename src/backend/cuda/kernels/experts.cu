@@ -351,14 +351,13 @@ static move_args move_args_of(const mz_call *call, const mz_tensor *index) {
 }
 static void launch_dispatch(const mz_cuda_device *cuda, const mz_call *call) {
     const move_args a = move_args_of(call, mz_in(call, dispatch, order));
-    const int each = a.width % 8 == 0 ? 8 : 1;
-    launch_threads<MOVE_BLOCK>(cuda, each == 8 ? dispatch_kernel<8> : dispatch_kernel<1>, a.rows * (a.width / each), a);
+    launch_vectors<MOVE_BLOCK>(
+        cuda, [&]<int N>() { return dispatch_kernel<N>; }, a.rows * a.width, a.width, a);
 }
 static void launch_combine(const mz_cuda_device *cuda, const mz_call *call) {
     const move_args a = move_args_of(call, mz_in(call, combine, place));
-    const int each = a.width % 8 == 0 ? 8 : 1;
-    launch_threads<MOVE_BLOCK>(cuda, each == 8 ? combine_kernel<8> : combine_kernel<1>,
-                               a.rows / a.top_k * (a.width / each), a);
+    launch_vectors<MOVE_BLOCK>(
+        cuda, [&]<int N>() { return combine_kernel<N>; }, a.rows / a.top_k * a.width, a.width, a);
 }
 MZ_CUDA_KERNEL(dispatch, launch_dispatch, storages<"aiifa", "a", narrow_output>)
 MZ_CUDA_KERNEL(combine, launch_combine, storages<"aiifa", "a", narrow_output>)

@@ -49,13 +49,13 @@ template <int ACT> static void launch_gate(const mz_cuda_device *cuda, const mz_
     const mz_cu_array x = mz_cuda_array(forward ? mz_in(call, swiglu, x) : mz_in(call, swiglu_dx, x)),
                       to = mz_cuda_array(&call->out[0]);
     const int64_t n = mz_shape_count(&one->shape);
-    const int width = static_cast<int>(mz_cuda_width(one)), each = width % 8 == 0 ? 8 : 1;
+    const int width = static_cast<int>(mz_cuda_width(one));
     if (forward)
-        launch_threads<THREADS>(cuda, each == 8 ? swiglu_kernel<8, ACT> : swiglu_kernel<1, ACT>, n / each, x, to, n,
-                                width);
+        launch_vectors<THREADS>(
+            cuda, [&]<int N>() { return swiglu_kernel<N, ACT>; }, n, width, x, to, n, width);
     else
-        launch_threads<THREADS>(cuda, each == 8 ? swiglu_dx_kernel<8, ACT> : swiglu_dx_kernel<1, ACT>, n / each,
-                                mz_cuda_array(one), x, to, n, width);
+        launch_vectors<THREADS>(
+            cuda, [&]<int N>() { return swiglu_dx_kernel<N, ACT>; }, n, width, mz_cuda_array(one), x, to, n, width);
 }
 
 static void launch_gated(const mz_cuda_device *cuda, const mz_call *call) {

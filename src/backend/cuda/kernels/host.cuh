@@ -72,6 +72,15 @@ void launch_threads(const mz_cuda_device *cuda, void (*kernel)(P...), int64_t it
         kernel<<<STRIDES ? blocks_at_most_2_20(items, BLOCK) : blocks_of(items, BLOCK), BLOCK, 0, cuda->stream>>>(
             args...);
 }
+// The same for kernel_of<8>(), of which a thread has 8 elements side by side, where `width` is in eights, else for
+// kernel_of<1>().
+template <int BLOCK, class F, class... A>
+void launch_vectors(const mz_cuda_device *cuda, F kernel_of, int64_t elements, int64_t width, const A &...args) {
+    if (width % 8 == 0)
+        launch_threads<BLOCK>(cuda, kernel_of.template operator()<8>(), elements / 8, args...);
+    else
+        launch_threads<BLOCK>(cuda, kernel_of.template operator()<1>(), elements, args...);
+}
 template <class T> T *data_of(const mz_tensor *t) { // NULL: absent
     return mz_present(t) ? static_cast<T *>(t->data) : nullptr;
 }

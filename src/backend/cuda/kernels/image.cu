@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_
     store<V>(y, i * V, sum);
 }
 
-template <bool LARGER> static void launch_resampling(const mz_cuda_device *cuda, const mz_call *call) {
+static void launch_resampling(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_tensor *x = mz_in(call, upsample, x), *y = mz_out(call, upsample, y); // pool has these too
     const resampling v = {.rows = y->shape.dim[0] * y->shape.dim[1],
                           .width = y->shape.dim[2],
@@ -178,14 +178,13 @@ template <bool LARGER> static void launch_resampling(const mz_cuda_device *cuda,
                           .from_width = x->shape.dim[2],
                           .factor = call->attrs.factor,
                           .alpha = call->attrs.alpha};
-    const bool vectors = v.channels % 8 == 0;
-    const auto kernel =
-        LARGER ? (vectors ? upsample_kernel<8> : upsample_kernel<1>) : (vectors ? pool_kernel<8> : pool_kernel<1>);
-    launch_threads<IMAGE_BLOCK>(cuda, kernel, v.rows * v.width * v.channels / (vectors ? 8 : 1), mz_cuda_array(x),
-                                mz_cuda_array(y), v);
+    const bool larger = call->op == MZ_OP_upsample;
+    launch_vectors<IMAGE_BLOCK>(
+        cuda, [&]<int N>() { return larger ? upsample_kernel<N> : pool_kernel<N>; }, v.rows * v.width * v.channels,
+        v.channels, mz_cuda_array(x), mz_cuda_array(y), v);
 }
-MZ_CUDA_KERNEL(upsample, launch_resampling<true>, storages<"a", "a">)
-MZ_CUDA_KERNEL(pool, launch_resampling<false>, storages<"a", "a">)
+MZ_CUDA_KERNEL(upsample, launch_resampling, storages<"a", "a">)
+MZ_CUDA_KERNEL(pool, launch_resampling, storages<"a", "a">)
 
 // --- the largest of windows along an axis --------------------------------------------------------------------------
 // x [outer, axis, inner], y [outer, n, inner]; V elements of inner a thread.
@@ -261,9 +260,8 @@ static window_args windows_of(const mz_call *call, const mz_tensor *x, const mz_
 
 static void launch_max_pool(const mz_cuda_device *cuda, const mz_call *call) {
     const window_args v = windows_of(call, mz_in(call, max_pool, x), mz_out(call, max_pool, y));
-    const bool vectors = v.inner % 8 == 0;
-    const auto kernel = vectors ? max_pool_kernel<8> : max_pool_kernel<1>;
-    launch_threads<IMAGE_BLOCK>(cuda, kernel, v.outer * v.n * v.inner / (vectors ? 8 : 1), v);
+    launch_vectors<IMAGE_BLOCK>(
+        cuda, [&]<int N>() { return max_pool_kernel<N>; }, v.outer * v.n * v.inner, v.inner, v);
 }
 MZ_CUDA_KERNEL(max_pool, launch_max_pool, storages<"a", "a">)
 
@@ -271,9 +269,8 @@ static void launch_max_pool_dx(const mz_cuda_device *cuda, const mz_call *call) 
     window_args v = windows_of(call, mz_in(call, max_pool_dx, x), mz_in(call, max_pool_dx, y));
     v.dy = mz_cuda_array(mz_in(call, max_pool_dx, dy));
     v.dx = mz_cuda_array(mz_out(call, max_pool_dx, dx));
-    const bool vectors = v.inner % 8 == 0;
-    const auto kernel = vectors ? max_pool_dx_kernel<8> : max_pool_dx_kernel<1>;
-    launch_threads<IMAGE_BLOCK>(cuda, kernel, v.outer * v.axis * v.inner / (vectors ? 8 : 1), v);
+    launch_vectors<IMAGE_BLOCK>(
+        cuda, [&]<int N>() { return max_pool_dx_kernel<N>; }, v.outer * v.axis * v.inner, v.inner, v);
 }
 MZ_CUDA_KERNEL(max_pool_dx, launch_max_pool_dx, storages<"aaa", "a">)
 
