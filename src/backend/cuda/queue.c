@@ -1,6 +1,23 @@
 // Holds the device's queue: its streams, the staging buffers of writes, uploads, captured graphs, marks.
 #include "backend/cuda/cuda.h"
 
+// Pinned memory, zeros, and an event of its copies.
+static mezzo_status open_pinned(size_t bytes, void **host, cudaEvent_t *copied) {
+    MZ_CUDA_TRY(cudaHostAlloc(host, bytes > 0 ? bytes : 1, cudaHostAllocDefault));
+    memset(*host, 0, bytes);
+    MZ_CUDA_TRY(cudaEventCreateWithFlags(copied, cudaEventDisableTiming));
+    return MEZZO_OK;
+}
+
+static void close_pinned(void *host, cudaEvent_t copied) {
+    if (copied != NULL) {
+        (void)cudaEventSynchronize(copied); // a copy may be running
+        (void)cudaEventDestroy(copied);
+    }
+    (void)cudaFreeHost(host);
+    (void)cudaGetLastError();
+}
+
 static mezzo_status open_stage(mz_cuda_stage *s, size_t bytes) {
     MZ_CUDA_TRY(cudaHostAlloc(&s->host, bytes, cudaHostAllocDefault));
     MZ_CUDA_TRY(cudaMalloc(&s->device, bytes));
@@ -65,14 +82,8 @@ typedef struct cuda_upload {
 void mz_cuda_upload_close(mezzo_device *device, mz_upload *upload) {
     if (upload == NULL)
         return;
-    const cuda_upload *u = (const cuda_upload *)(const void *)upload;
     (void)mz_cuda(device);
-    if (u->copied != NULL) {
-        (void)cudaEventSynchronize(u->copied); // a copy may be running
-        (void)cudaEventDestroy(u->copied);
-    }
-    (void)cudaFreeHost(upload->host);
-    (void)cudaGetLastError();
+    close_pinned(upload->host, ((cuda_upload *)(void *)upload)->copied);
     mz_free(upload);
 }
 
@@ -91,21 +102,14 @@ static mezzo_status widen(mz_cuda_device *cuda, size_t bytes) {
     return MEZZO_OK;
 }
 
-static mezzo_status open_upload(mz_cuda_device *cuda, cuda_upload *u, size_t bytes) {
-    MEZZO_TRY(widen(cuda, bytes));
-    MZ_CUDA_TRY(cudaHostAlloc(&u->base.host, bytes, cudaHostAllocDefault));
-    memset(u->base.host, 0, bytes);
-    u->base.bytes = bytes;
-    MZ_CUDA_TRY(cudaEventCreateWithFlags(&u->copied, cudaEventDisableTiming));
-    return MEZZO_OK;
-}
-
 mezzo_status mz_cuda_upload_open(mezzo_device *device, size_t bytes, mz_upload **out) {
     *out = NULL;
     cuda_upload *u = mz_alloc(1, sizeof *u);
     if (u == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    const mezzo_status status = open_upload(mz_cuda(device), u, bytes);
+    mezzo_status status = widen(mz_cuda(device), bytes);
+    if (status == MEZZO_OK)
+        status = open_pinned(u->base.bytes = bytes, &u->base.host, &u->copied);
     if (status != MEZZO_OK)
         mz_cuda_upload_close(device, &u->base);
     else
@@ -145,24 +149,8 @@ void mz_cuda_fetch_close(mezzo_device *device, mz_fetch *fetch) {
     if (fetch == NULL)
         return;
     (void)mz_cuda(device);
-    if (fetch->event != NULL) {
-        (void)cudaEventSynchronize((cudaEvent_t)fetch->event); // a copy may be running
-        (void)cudaEventDestroy((cudaEvent_t)fetch->event);
-    }
-    if (fetch->host != NULL)
-        (void)cudaFreeHost(fetch->host);
-    (void)cudaGetLastError();
+    close_pinned(fetch->host, (cudaEvent_t)fetch->event);
     mz_free(fetch);
-}
-
-static mezzo_status make_fetch(size_t bytes, mz_fetch *fetch) {
-    cudaEvent_t event;
-    MZ_CUDA_TRY(cudaHostAlloc(&fetch->host, bytes > 0 ? bytes : 1, cudaHostAllocDefault));
-    memset(fetch->host, 0, bytes);
-    MZ_CUDA_TRY(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-    fetch->event = event;
-    fetch->bytes = bytes;
-    return MEZZO_OK;
 }
 
 mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **out) {
@@ -171,7 +159,9 @@ mezzo_status mz_cuda_fetch_open(mezzo_device *device, size_t bytes, mz_fetch **o
     if (fetch == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     (void)mz_cuda(device); // its host memory and event belong to the current device
-    mezzo_status status = make_fetch(bytes, fetch);
+    cudaEvent_t copied = NULL;
+    const mezzo_status status = open_pinned(fetch->bytes = bytes, &fetch->host, &copied);
+    fetch->event = copied;
     if (status != MEZZO_OK)
         mz_cuda_fetch_close(device, fetch);
     else

@@ -2,6 +2,7 @@
 #include <cuda_pipeline_primitives.h>
 
 #include "host.cuh"
+#include "ptx.cuh"
 #include "rows.cuh"
 
 enum { LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
@@ -59,15 +60,9 @@ struct running {
 static const float LOG2E = 1.44269504088896341f;
 static const float LEAST = -0x1p99f; // instead of -∞, whose difference with itself is not a number
 
-__device__ __forceinline__ float power2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ __forceinline__ running merge(running a, running b) {
     float max = fmaxf(a.max, b.max);
-    running r = {max, a.sum * power2(a.max - max) + b.sum * power2(b.max - max)};
+    running r = {max, a.sum * exp2_fast(a.max - max) + b.sum * exp2_fast(b.max - max)};
     return r;
 }
 
@@ -87,12 +82,12 @@ template <int N> __device__ __forceinline__ void take(running &r, const float x[
         max = fmaxf(max, x[k]);
     max *= LOG2E;
     if (max > r.max) { // false for NaN, which comes into the sum below
-        r.sum *= power2(r.max - max);
+        r.sum *= exp2_fast(r.max - max);
         r.max = max;
     }
 #pragma unroll
     for (int k = 0; k < N; k++)
-        r.sum += power2(fmaf(x[k], LOG2E, -r.max));
+        r.sum += exp2_fast(fmaf(x[k], LOG2E, -r.max));
 }
 
 __device__ __forceinline__ float log_sum_exp(running r) { // M/LOG2E in two parts + log(sum), rounded once
