@@ -1,6 +1,5 @@
 // Widens eight bits, finds a tensor's amax, and rounds to MX and NVFP4 blocks for emulation.
-#include <cuda_fp8.h>
-
+#include "fp8_pack.cuh"
 #include "host.cuh"
 #include "philox.cuh"
 #include "vec.cuh"
@@ -36,7 +35,6 @@ __device__ __forceinline__ uint32_t amax_of(uint4 w, uint32_t mine, bool pairs) 
 enum { AT_ONCE = 4 };
 
 __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n, uint32_t *amax) {
-    __shared__ uint32_t seen[THREADS / 32];
     const bool pairs = x.dtype != MEZZO_F32;
     const int each = pairs ? 8 : 4;
     const int64_t vectors = n / each, step = static_cast<int64_t>(gridDim.x) * THREADS;
@@ -54,18 +52,7 @@ __global__ void __launch_bounds__(THREADS) amax_kernel(mz_cu_array x, int64_t n,
     }
     if (first < n - vectors * each)
         mine = max(mine, __float_as_uint(load1(x, vectors * each + first)) & 0x7FFFFFFFu);
-    for (int lanes = 16; lanes > 0; lanes /= 2)
-        mine = max(mine, __shfl_xor_sync(0xFFFFFFFFu, mine, lanes));
-    if (threadIdx.x % 32 == 0)
-        seen[threadIdx.x / 32] = mine;
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-#pragma unroll
-    for (int k = 1; k < THREADS / 32; k++)
-        mine = max(mine, seen[k]);
-    if (mine > 0)
-        atomicMax(amax, mine);
+    record_largest<THREADS>(amax, mine);
 }
 
 // Finds the bits of the largest magnitude, a NaN's above all.

@@ -80,10 +80,9 @@ __device__ __forceinline__ uint2 to_fp8(const float v[8], float inverse, bool e4
     return make_uint2(w[0], w[1]);
 }
 
-// Records a block's largest magnitude; all threads of the block call it at the block's end.
-template <int THREADS> __device__ __forceinline__ void record_amax(uint32_t *place, uint32_t amax) {
+// Records the largest of a block's numbers; all threads of the block call it at the block's end.
+template <int THREADS> __device__ __forceinline__ void record_largest(uint32_t *place, uint32_t amax) {
     __shared__ uint32_t seen[THREADS / 32];
-    amax = min(amax, 0x7F800000u);
     for (int lanes = 16; lanes > 0; lanes /= 2)
         amax = max(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, lanes));
     if (threadIdx.x % 32 == 0)
@@ -96,6 +95,9 @@ template <int THREADS> __device__ __forceinline__ void record_amax(uint32_t *pla
         amax = max(amax, seen[k]);
     if (amax > *static_cast<volatile uint32_t *>(place)) // few blocks find a larger one, and the others do not queue
         atomicMax(place, amax);
+}
+template <int THREADS> __device__ __forceinline__ void record_amax(uint32_t *place, uint32_t amax) { // a magnitude
+    record_largest<THREADS>(place, min(amax, 0x7F800000u));
 }
 
 #endif
