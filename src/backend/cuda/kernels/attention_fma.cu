@@ -7,26 +7,9 @@
 // neighbouring rows begin in different banks: a step of four terms reads TR + TC 16-byte pieces for 4·TR·TC
 // multiply-adds.
 #include "attention_mma.cuh"
+#include "vec.cuh"
 
 namespace {
-
-// Storage is a matter of loading and storing only, so its dtype is no template parameter: a third of the kernels to
-// build.
-__device__ __forceinline__ float load_float(const void *from, int dtype, long long at) {
-    if (dtype == MEZZO_BF16)
-        return __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[at]);
-    if (dtype == MEZZO_F16)
-        return __half2float(static_cast<const __half *>(from)[at]);
-    return static_cast<const float *>(from)[at];
-}
-__device__ __forceinline__ void store_float(void *to, int dtype, long long at, float x) {
-    if (dtype == MEZZO_BF16)
-        static_cast<__nv_bfloat16 *>(to)[at] = __float2bfloat16_rn(x);
-    else if (dtype == MEZZO_F16)
-        static_cast<__half *>(to)[at] = __float2half_rn(x);
-    else
-        static_cast<float *>(to)[at] = x;
-}
 
 // To TF32's 11 significant bits, ties to even; infinities and NaN stay what they are.
 __device__ __forceinline__ float round_tf32(float x) {
@@ -64,7 +47,7 @@ __device__ __forceinline__ void load_rows(float *tile, const mz_cu_attention &a,
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < ROWS * D; i += THREADS) {
         int row = i / D, column = i % D;
-        float x = row < count && column < a.width ? load_float(from, a.dtype, at + row * stride + column) : 0.0f;
+        float x = row < count && column < a.width ? load1(from, a.dtype, at + row * stride + column) : 0.0f;
         tile[row * row_pitch(D) + column] = a.compute == MEZZO_TF32 ? round_tf32(x) : x;
     }
 }
@@ -141,7 +124,7 @@ __device__ __forceinline__ void put_rows(const mz_cu_attention &a, void *to, lon
         for (int c = 0; c < D / 8; c++) {
             int row = ty + 16 * i, column = 4 * tx + 32 * (c / 4) + c % 4;
             if (row < count && column < a.width)
-                store_float(to, a.dtype, at + row * stride + column, y[i][c] * factor[i]);
+                store1(to, a.dtype, at + row * stride + column, y[i][c] * factor[i]);
         }
 }
 
@@ -265,7 +248,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
         float part = 0; // of dy·y, the values as stored
         for (int c = tx; inside && c < a.width; c += 8) {
             long long at = s.y + (i0 + row) * y_row + c;
-            part = fmaf(load_float(a.dy, a.dtype, at), load_float(a.y, a.dtype, at), part);
+            part = fmaf(load1(a.dy, a.dtype, at), load1(a.y, a.dtype, at), part);
         }
 #pragma unroll
         for (int step = 1; step < 8; step *= 2)
