@@ -349,13 +349,17 @@ static void convolve(mz_cudnn_graph *g, const shape *s, mz_cudnn_tensor x, mz_cu
     mz_cudnn_operation(g, d, "a convolution");
 }
 
+static int result_of(mz_op op) {
+    return op == MZ_OP_conv2d ? Y : op == MZ_OP_conv2d_dx ? X : W;
+}
+
 // Builds the graph. The result is the third of the tensors; with a bias the product leaves the sum in FP32, and an
 // element-wise operation adds the bias.
 static void build(mz_cudnn_graph *g, const void *key) {
     const shape *s = key;
     const image x = image_of(s->b, s->h, s->w, s->c), w = image_of(s->n, s->r, s->s, s->depth),
                 y = image_of(s->b, s->p, s->q, s->n), bias = image_of(1, 1, 1, s->n);
-    const int result = s->op == MZ_OP_conv2d ? Y : s->op == MZ_OP_conv2d_dx ? X : W;
+    const int result = result_of((mz_op)s->op);
     const image *all[] = {[X] = &x, [W] = &w, [Y] = &y};
     const bool after = s->bias != 0;
     mz_cudnn_tensor tensors[Y + 1], sum = NULL;
@@ -448,20 +452,16 @@ static void book(const mz_call *call, route *r) {
 static void measure(mz_cuda_device *cuda, const mz_call *call, const route *r) {
     const shape *s = &r->key;
     const int64_t x = s->b * s->h * s->w * s->c, w = s->n * s->r * s->s * s->depth, y = s->b * s->p * s->q * s->n;
-    const mz_cudnn_memory bias = {BIAS, s->n, s->bias}, pixels = {X, x, s->operand}, weight = {W, w, s->operand},
-                          out = {Y, y, s->operand};
+    const int64_t counts[] = {[X] = x, [W] = w, [Y] = y};
+    const int result = result_of(call->op);
     mz_cudnn_memory tensors[4];
     int n = 0;
     if (s->bias != 0)
-        tensors[n++] = bias;
-    if (call->op != MZ_OP_conv2d_dx)
-        tensors[n++] = pixels;
-    if (call->op != MZ_OP_conv2d_dw)
-        tensors[n++] = weight;
-    if (call->op != MZ_OP_conv2d)
-        tensors[n++] = out;
-    tensors[n] = call->op == MZ_OP_conv2d ? out : call->op == MZ_OP_conv2d_dx ? pixels : weight;
-    tensors[n++].dtype = s->result;
+        tensors[n++] = (mz_cudnn_memory){BIAS, s->n, s->bias};
+    for (int i = X; i <= Y; i++)
+        if (i != result)
+            tensors[n++] = (mz_cudnn_memory){i, counts[i], s->operand};
+    tensors[n++] = (mz_cudnn_memory){result, counts[result], s->result};
     char what[200];
     snprintf(what, sizeof what, "%s %lldx%lldx%lldx%lld to %lld by %lldx%lld, stride %lld, %s to %s",
              mz_op_table[call->op].name, (long long)s->b, (long long)s->h, (long long)s->w, (long long)s->c,

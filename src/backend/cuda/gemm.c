@@ -151,12 +151,9 @@ static bool describe_operation(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
     return ok;
 }
 
-static bool describe_matrix(struct mz_cuda_matmul *lt, int dtype, int64_t rows, int64_t cols, int64_t ld, int64_t batch,
+static bool describe_matrix(struct mz_cuda_matmul *lt, int dtype, int64_t rows, int64_t cols, int64_t ld,
                             int64_t stride, cublasLtMatrixLayout_t *out) {
-    int32_t count = (int32_t)batch;
     return lt->cublasLtMatrixLayoutCreate(out, data_type(dtype), (uint64_t)rows, (uint64_t)cols, ld) ==
-               CUBLAS_STATUS_SUCCESS &&
-           lt->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count) ==
                CUBLAS_STATUS_SUCCESS &&
            lt->cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
                                                 sizeof stride) == CUBLAS_STATUS_SUCCESS;
@@ -217,9 +214,9 @@ static const char *make_plan(struct mz_cuda_matmul *lt, mz_gemm *gemm) {
     int64_t a_rows = key->transpose_a ? key->k : key->m, a_cols = key->transpose_a ? key->m : key->k;
     int64_t b_rows = key->transpose_b ? key->n : key->k, b_cols = key->transpose_b ? key->k : key->n;
     if (!describe_operation(lt, gemm) ||
-        !describe_matrix(lt, key->operand, a_rows, a_cols, key->lda, key->batch, key->stride_a, &gemm->a) ||
-        !describe_matrix(lt, format_of_b(key), b_rows, b_cols, key->ldb, key->batch, key->stride_b, &gemm->b) ||
-        !describe_matrix(lt, key->result, key->m, key->n, key->ldd, key->batch, key->stride_d, &gemm->d))
+        !describe_matrix(lt, key->operand, a_rows, a_cols, key->lda, key->stride_a, &gemm->a) ||
+        !describe_matrix(lt, format_of_b(key), b_rows, b_cols, key->ldb, key->stride_b, &gemm->b) ||
+        !describe_matrix(lt, key->result, key->m, key->n, key->ldd, key->stride_d, &gemm->d))
         return "cuBLASLt takes no such operation";
     cublasLtMatmulHeuristicResult_t results[MZ_REHEARSAL_PLANS];
     if (propose(lt, gemm, results) == 0)
