@@ -84,11 +84,11 @@ typedef struct mz_takes {
      MZ_BIT(MEZZO_U16) | MZ_BIT(MEZZO_U8))
 #define MZ_SCALINGS_NONE MZ_BIT(MZ_SCALING_NONE)
 
-// Serves two consecutive calls, and gives the results of both.
+// Serves two or three consecutive calls, and gives the results of all, with the first call's workspace.
 typedef struct mz_fused_kernel {
     const char *name;
-    mezzo_status (*run)(mezzo_device *device, const mz_call *first,
-                        const mz_call *second); // with the first call's workspace
+    mezzo_status (*run)(mezzo_device *device, const mz_call *first, const mz_call *second); // NULL: it serves three
+    mezzo_status (*run_three)(mezzo_device *device, const mz_call *first, const mz_call *second, const mz_call *third);
 } mz_fused_kernel;
 
 // Holds the measured peak rates of a device with all its units busy.
@@ -140,6 +140,9 @@ typedef struct mz_backend {
     // has its own. is_private: no other call reads the result that the first call makes for the second.
     const mz_fused_kernel *(*fuse_calls)(mezzo_device *device, const mz_call *first, const mz_call *second,
                                          bool is_private);
+    // Optional: the same of three, where no call but the third reads the result that the second makes for it.
+    const mz_fused_kernel *(*fuse_three)(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                         const mz_call *third);
     // Optional: returns, before calls are bound to memory, whether fuse_calls may take them, so that the first one's
     // operands must stay for the second. fuse_calls decides by the bound memory, and also takes other pairs whose
     // operands happen to stay.

@@ -1,6 +1,8 @@
 // Runs products on operands that are first brought to a format which the device multiplies.
 #include "backend/emulate.h"
 
+#include "backend/slots.h"
+
 static size_t plain_bytes(const mz_call *call, mz_plain_dtype *dtype, int slot) {
     return mz_align_up((size_t)mz_shape_count(&call->in[slot].shape) * mezzo_dtype_size(dtype(call, slot)), 256);
 }
@@ -61,4 +63,16 @@ const char *mz_plain_refuses_grouped(const mz_call *call) {
                    call->in[1].scaling != MZ_SCALING_TENSOR
                ? "serves 8-bit operands that have one scale each"
                : NULL;
+}
+
+const char *mz_transpose_refusal(const mz_call *call) {
+    const mz_tensor *x = mz_in(call, quantize, x), *columnwise = mz_output(call, MZ_OUT(quantize, columnwise));
+    for (int k = 0; k < call->n_out; k++)
+        if (k != MZ_OUT(quantize, columnwise) && mz_present(&call->out[k]))
+            return "codes are moved into columns alone";
+    if (columnwise == NULL || !columnwise->columnwise || x->columnwise || !mz_is_8bit(x) ||
+        columnwise->dtype != x->dtype || x->scaling != MZ_SCALING_TENSOR || columnwise->scaling != MZ_SCALING_TENSOR ||
+        columnwise->scale != x->scale)
+        return "codes keep their format and a tensor's scale";
+    return call->attrs.act != MZ_ACT_NONE ? "codes have no activation in front" : NULL;
 }

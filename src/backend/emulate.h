@@ -21,5 +21,7 @@ mz_call mz_plain_call(const mz_call *call, mz_plain_dtype *dtype);
 mezzo_status mz_plain_run(mezzo_device *device, const mz_call *call, mz_call *part); // once the operands are written
 // Returns NULL, or why no product of experts serves the call: rows are in 8 bits with one scale, or plain.
 const char *mz_plain_refuses_grouped(const mz_call *call);
+// Returns NULL, or why the quantize of an x in 8 bits does not move its codes into columns and nothing else.
+const char *mz_transpose_refusal(const mz_call *call);
 
 #endif

@@ -211,7 +211,7 @@ mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only);
 #define MZ_TRACKED "tracked values"
 mezzo_status mz_graph_join_tracked(mezzo_graph *g);
 int64_t mz_graph_tracked(const mezzo_graph *g); // the number of their elements
-mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_chunk;
+mz_pass_fn mz_pass_autocast, mz_pass_autodiff, mz_pass_recompute, mz_pass_chunk, mz_pass_transpose;
 
 // Replaces, after recompute, a node without a kernel by its composition (compose.h). An op without a composition stays;
 // so does one whose operands have scales or blocks.

@@ -46,6 +46,18 @@ static bool reads(const mezzo_graph *g, const int *shared, const mz_node *n, int
     return false;
 }
 
+// Returns whether node i gives up the root's bytes to its output `out`: no later node reads the root. Where it may be
+// part of a call with later nodes, up to n->until, these alone read its output, so that call does not write it.
+static bool gives_way(const mezzo_graph *g, const int *last, const int *shared, size_t i, int root, int out) {
+    const int until = g->nodes[i].until;
+    if (until <= (int)i)
+        return last[root] == (int)i;
+    bool read = last[root] != until || last[out] != until;
+    for (int k = (int)i + 1; k <= until && !read; ++k)
+        read = reads(g, shared, &g->nodes[k], root, -1);
+    return !read;
+}
+
 // Lets an output take its input's bytes where the op can work in place and no later node reads the input.
 static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
     for (size_t i = 0; i < g->n_nodes; ++i) {
@@ -56,7 +68,8 @@ static void share_in_place(const mezzo_graph *g, int *last, int *shared) {
         const mz_value *out = &g->values[n->out[taker]];
         int root = root_of(g, shared, n->in[slot]);
         const mz_value *in = &g->values[root];
-        if (out->kind != MZ_VALUE_TEMP || in->kind != MZ_VALUE_TEMP || last[root] != (int)i ||
+        if (out->kind != MZ_VALUE_TEMP || in->kind != MZ_VALUE_TEMP ||
+            !gives_way(g, last, shared, i, root, n->out[taker]) ||
             mz_shape_count(&in->shape) != mz_shape_count(&out->shape) || bytes_of(in) != bytes_of(out) ||
             !mz_storage_equal(&in->storage, &out->storage) || out->dtype != g->values[n->in[slot]].dtype ||
             reads(g, shared, n, root, slot))

@@ -202,6 +202,7 @@ const mz_pass mz_pass_table[] = {
     {"decompose", pass_decompose, false, "composes ops that the device has no kernel for of ops that it has"},
     {"fuse", pass_fuse, false, "makes casts, activations and sums post-ops of their neighbours"},
     {"chunk", mz_pass_chunk, false, "computes logits and loss a block of rows at a time"},
+    {"transpose", mz_pass_transpose, false, "makes columnwise codes of a loss's gradient of its rowwise ones"},
     {"keep", pass_keep, true, "reads the copies that the update writes, and makes all others"},
     {"storage", pass_storage, true, "pads axes for the device, with copies where layouts meet"},
     {"recompute_act", pass_recompute_act, true, "recomputes activations in backward's matrix products"},
@@ -234,7 +235,7 @@ static mezzo_status check_target(const mezzo_graph *g, const mz_target *target, 
         return mz_fail(MEZZO_ERR_INVALID, "no pass '%s': %s", until, mz_pass_names(names, sizeof names));
     if (last->asks_device && (target->device == NULL || target->params == NULL || target->compiled == NULL))
         return mz_fail(MEZZO_ERR_INVALID,
-                       "the pass %s asks a device and parameters, and none are given: chunk is the "
+                       "the pass %s asks a device and parameters, and none are given: transpose is the "
                        "last that does not",
                        until);
     if (g->n_scopes || g->n_regions || g->segment >= 0)

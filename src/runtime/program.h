@@ -89,7 +89,7 @@ struct mezzo_program {
     mz_rng_state *rng;             // on the device: the beginning of `inputs`
     float *one;                    // on the device: the scale of a run without a scaler
     void **address;                // per value: its device address
-    const mz_fused_kernel **pairs; // per call: the kernel that runs it and the next; NULL: none
+    const mz_fused_kernel **pairs; // per call: the kernel that runs it and the next, or two; NULL: none
     bool *silent;                  // per parameter: no call writes its gradient, so the first run zeroes it
     mz_recording recordings[2 * MZ_RUN_KINDS];
     mz_call_list post_gradient;  // calls that wait for gradients, in the order in which gradients are finished
@@ -132,7 +132,8 @@ mezzo_status mz_program_prepare(mezzo_program *program, const mezzo_scaler *scal
 // Declares fused_calls.c. Of neighbours that one kernel may run, the second's results must not lie in the first's
 // memory.
 void mz_find_neighbour(const mezzo_device *device, mz_compiled *c, size_t i); // plans for calls i and i + 1
-mezzo_status mz_program_find_fused(mezzo_program *program);                   // chooses the kernels of pairs
+size_t mz_program_last_fused(const mezzo_program *program, size_t i); // the last call that i's kernel runs; i: it alone
+mezzo_status mz_program_find_fused(mezzo_program *program);           // chooses the kernels of pairs
 // Returns the parameter whose whole gradient a value is (scattered.c); -1: none, -2: the value is a slice of a
 // gradient.
 int mz_gradient_of(const mezzo_graph *graph, int value);

@@ -39,8 +39,10 @@ static bool is_pair(const mezzo_program *p, size_t i) {
     return p->pairs[i] != NULL && (p->hook == NULL || p->hook_keeps_pairs);
 }
 
-// Runs a call, or two neighbours where one kernel does both.
+// Runs a call, or neighbours where one kernel does all of them.
 static mezzo_status launch(mezzo_program *p, size_t i, const mz_call *call) {
+    if (is_pair(p, i) && p->pairs[i]->run_three != NULL)
+        return p->pairs[i]->run_three(p->device, call, call + 1, call + 2);
     if (is_pair(p, i))
         return p->pairs[i]->run(p->device, call, call + 1);
     return p->c.prepared[i].kernel->run(p->device, call);
@@ -52,6 +54,7 @@ static mezzo_status launch_traced(mezzo_program *p, size_t i, const mz_call *cal
     const mz_traced what = {
         .call = call,
         .second = fused ? call + 1 : NULL,
+        .third = fused && p->pairs[i]->run_three != NULL ? call + 2 : NULL,
         .kernel = fused ? p->pairs[i]->name : p->c.prepared[i].kernel->name,
         .module = p->c.graph->modules[n->module],
         .phase = mz_phase_name(n->phase),
@@ -65,7 +68,7 @@ static mezzo_status launch_traced(mezzo_program *p, size_t i, const mz_call *cal
 }
 
 static mezzo_status run_kernel(mezzo_program *p, size_t i, const mz_call *call) {
-    if (i > 0 && is_pair(p, i - 1))
+    if ((i > 0 && is_pair(p, i - 1)) || (i > 1 && is_pair(p, i - 2) && mz_program_last_fused(p, i - 2) == i))
         return MEZZO_OK;
     return p->device->tracer == NULL ? launch(p, i, call) : launch_traced(p, i, call);
 }
@@ -86,11 +89,13 @@ static void adds_again(mezzo_program *p, size_t i, bool overwrote) {
     call->state = p->c.prepared[i].state;
 }
 
-// Runs one call, or the pair that it belongs to, by the function `run`.
+// Runs one call, or those that one kernel runs, by the function `run`.
 static mezzo_status run_as(mezzo_program *p, size_t i, bool fresh,
                            mezzo_status (*run)(mezzo_program *, size_t, const mz_call *)) {
-    const size_t last = p->pairs[i] != NULL ? i + 1 : i;
-    const bool overwrote[] = {overwrites(p, i, fresh), last > i && overwrites(p, last, fresh)};
+    const size_t last = mz_program_last_fused(p, i);
+    bool overwrote[3];
+    for (size_t k = i; k <= last; ++k)
+        overwrote[k - i] = overwrites(p, k, fresh);
     mezzo_status status = run(p, i, &p->c.calls[i]);
     for (size_t k = i; k <= last; ++k)
         adds_again(p, k, overwrote[k - i]);
@@ -227,8 +232,8 @@ static mezzo_status run_streams(mezzo_program *p, bool fresh, mz_deferred *defer
     }
     for (size_t i = 0, k = 0; i < p->c.n_calls; ++i, ++at) {
         MEZZO_TRY(mz_stream_order_begin(p->device, &o->streams, at));
-        if (p->pairs[i])
-            MEZZO_TRY(mz_stream_order_wait(p->device, &o->streams, at + 1));
+        for (size_t later = i + 1; later <= mz_program_last_fused(p, i); ++later)
+            MEZZO_TRY(mz_stream_order_wait(p->device, &o->streams, at + (later - i)));
         MEZZO_TRY(run_call(p, i, fresh));
         MEZZO_TRY(mz_stream_order_end(p->device, &o->streams, at));
         for (; follows(p, k, i); ++k)
@@ -359,7 +364,7 @@ size_t mz_program_last_writer(const mezzo_program *p, const void *from, const vo
         mz_span spans[MZ_SPANS];
         const mz_traffic call = mz_traffic_of(&p->c.calls[i], spans);
         if (mz_traffic_depends(&looked, &call))
-            return p->pairs[i] != NULL ? i + 1 : i; // a pair is finished with its second call
+            return mz_program_last_fused(p, i); // all are finished with the last one
     }
     return p->c.n_calls - 1;
 }

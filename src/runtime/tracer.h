@@ -6,11 +6,11 @@
 #include "backend/backend.h"
 
 typedef struct mz_traced {
-    const mz_call *call, *second; // `second` is a call that the same kernel runs; NULL: none
-    const char *kernel;           // the kernel's name
-    const char *module, *phase;   // "h.0.mlp.fc", "forward"; "optimizer", "update". Both live as long as the program
-    int stream;                   // the stream on which it runs in a captured step
-    double flops;                 // operations of both calls, a multiply-add counting two; 0: not counted
+    const mz_call *call, *second, *third; // those after the first are run by the same kernel; NULL: none
+    const char *kernel;                   // the kernel's name
+    const char *module, *phase; // "h.0.mlp.fc", "forward"; "optimizer", "update". Both live as long as the program
+    int stream;                 // the stream on which it runs in a captured step
+    double flops;               // operations of the first two calls, a multiply-add counting two; 0: not counted
 } mz_traced;
 
 // While device->tracer is set, the device captures nothing: each call runs by itself, between begin and end.

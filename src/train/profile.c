@@ -115,6 +115,8 @@ static mezzo_status begin_call(mz_tracer *tracer, const mz_traced *what) {
         return MEZZO_ERR_MEMORY;
     if (what->second != NULL)
         e->bytes += mz_traced_bytes(what->second);
+    if (what->third != NULL)
+        e->bytes += mz_traced_bytes(what->third);
     set_floor(e, &p->peaks);
     p->n++;
     if (p->device->backend->range_push != NULL) {

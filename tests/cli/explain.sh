@@ -73,7 +73,7 @@ run 0 explain "${GPT[@]}" --autocast.h.0.attn fp32 --autocast.wte fp32 --autocas
 is "the overridden attention" "$(row h.0.attn storage)" fp32
 is "what is in its module" "$(row h.0.attn.c_proj storage)" bf16
 
-for pass in autodiff recompute decompose fuse chunk keep storage recompute_act gather streams choose plan; do
+for pass in autodiff recompute decompose fuse chunk transpose keep storage recompute_act gather streams choose plan; do
     run 0 explain "${GPT[@]}" --after "$pass" --device cpu
     fits
     shows "$OUT" backward linear_dw

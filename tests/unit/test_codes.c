@@ -413,6 +413,41 @@ TEST(others_stay_two) {
     free_duo(&d);
 }
 
+// --- from one layout to the other ------------------------------------------------------------------------------------
+// Every byte, NaN's among them, and zeros after each column's rows.
+TEST(codes_move_into_columns_as_they_are) {
+    static const int64_t shapes[][2] = {{64, 128}, {70, 48}, {1, 16}, {333, 2064}, {4099, 1040}, {16, 4112}};
+    for (size_t s = 0; s < MZ_COUNT(shapes); s++) {
+        const int64_t rows = shapes[s][0], columns = shapes[s][1], pitch = mz_columnwise_pitch(rows);
+        const size_t n = (size_t)(rows * columns), turned = (size_t)(columns * pitch);
+        const float scale = 0x1p-3F;
+        duo d = {.device = device_of(test_device())};
+        uint8_t *x = malloc(n), *y = malloc(turned);
+        for (size_t i = 0; i < n; i++)
+            x[i] = (uint8_t)(i * 167 + i / 251);
+        mz_call *call = &d.first;
+        *call = empty_call(MZ_OP_quantize, 1, MZ_OUT(quantize, columnwise) + 1);
+        give(&d, &call->in[0], MEZZO_F8E5M2, (mz_shape)SHAPE(rows, columns), x);
+        call->in[0].scaling = MZ_SCALING_TENSOR;
+        call->in[0].scale = room(&d, sizeof scale, &scale);
+        mz_tensor *columnwise = &call->out[MZ_OUT(quantize, columnwise)];
+        *columnwise = call->in[0];
+        columnwise->columnwise = true;
+        columnwise->data = room(&d, turned, NULL);
+        must(mz_prepare(d.device, call, &d.prepared[0]));
+        must(d.prepared[0].kernel->run(d.device, call));
+        must(d.device->backend->read(d.device, y, columnwise->data, turned));
+        for (int64_t c = 0; c < columns; c++)
+            for (int64_t r = 0; r < pitch; r++)
+                if (y[c * pitch + r] != (r < rows ? x[r * columns + c] : 0))
+                    fail_msg("%lld x %lld: row %lld of column %lld", (long long)rows, (long long)columns, (long long)r,
+                             (long long)c);
+        free(x);
+        free(y);
+        free_duo(&d);
+    }
+}
+
 // --- what a program sees to, on the CPU ------------------------------------------------------------------------------
 // A device that runs a norm and the quantize after it in one piece, which writes codes before it has read anything.
 extern const mz_backend mz_backend_cpu;
@@ -438,19 +473,40 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
 }
 
 static bool may_fuse(const mz_call *first, const mz_call *second) {
-    return second->op == MZ_OP_quantize && (is_forward(first->op) || first->op == MZ_OP_layernorm_bwd);
+    return second->op == MZ_OP_quantize &&
+           (is_forward(first->op) || first->op == MZ_OP_layernorm_bwd || first->op == MZ_OP_cross_entropy_dx);
 }
 
-static const mz_fused_kernel piece = {"piece", run_piece};
+static const mz_fused_kernel piece = {"piece", run_piece, NULL};
 static int alone_in_pieces;
 
 static const mz_fused_kernel *fuse_calls(mezzo_device *device, const mz_call *first, const mz_call *second,
                                          bool is_private) {
     (void)device;
-    if (!may_fuse(first, second))
+    if (!may_fuse(first, second) || first->op == MZ_OP_cross_entropy_dx)
         return NULL;
     alone_in_pieces += is_private;
     return &piece;
+}
+
+static int threes;
+static mezzo_status run_three(mezzo_device *device, const mz_call *first, const mz_call *second, const mz_call *third) {
+    threes++;
+    memset(third->out[0].data, PATTERN, bytes_of(&third->out[0]));
+    run_again(device, first);
+    run_again(device, second);
+    run_again(device, third);
+    return MEZZO_OK;
+}
+
+static const mz_fused_kernel loss_piece = {"loss_piece", NULL, run_three};
+
+static const mz_fused_kernel *fuse_three(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                         const mz_call *third) {
+    (void)device;
+    return first->op == MZ_OP_cross_entropy && second->op == MZ_OP_cross_entropy_dx && may_fuse(second, third)
+               ? &loss_piece
+               : NULL;
 }
 
 enum { BATCH = 2, LENGTH = 16, VOCAB = 48, MICRO = 2, STEPS = 4 };
@@ -482,14 +538,16 @@ typedef struct how {
     int64_t width;
     mezzo_moments moments;
     double ema;
+    bool eight;    // every product, the head's included, in 8 bits
+    int64_t vocab; // 0: VOCAB
 } how;
 
 static run open_run(const how *h) {
     mezzo_model_config c;
     run r = {0};
     must(mezzo_model_defaults(h->model, &c));
-    c.layers = 4, c.heads = h->width < 512 ? 2 : 8, c.d_model = h->width, c.d_ff = 2 * h->width, c.vocab = VOCAB,
-    c.seq_len = LENGTH;
+    c.layers = h->eight ? 2 : 4, c.heads = h->width < 512 ? 2 : 8, c.d_model = h->width, c.d_ff = 2 * h->width;
+    c.vocab = h->vocab > 0 ? h->vocab : VOCAB, c.seq_len = LENGTH;
     c.dropout = 0;
     must(mezzo_device_open(h->device, 2, &r.device));
     r.own = r.device->backend;
@@ -505,7 +563,7 @@ static run open_run(const how *h) {
     adamw.ema = h->ema;
     must(mezzo_optimizer_create(r.params, &adamw, &r.optimizer));
     // Codes are written by a call of their own: this one has none.
-    assert_false(mz_present(&r.optimizer->groups[0].whole.call.in[MZ_IN(adamw, quantized)]));
+    assert_true(h->eight || !mz_present(&r.optimizer->groups[0].whole.call.in[MZ_IN(adamw, quantized)]));
     must(mezzo_step_create(r.program, &r.optimizer, 1, NULL, &(mezzo_step_options){.micro_batches = MICRO}, &r.step));
     return r;
 }
@@ -546,8 +604,8 @@ TEST(a_programs_memory_lets_two_run_as_one) {
     in_pieces.may_fuse = may_fuse;
     in_pieces.fuse_calls = fuse_calls;
     pieces = alone_in_pieces = 0;
-    const how apart = {"cpu", "gpt2", &mz_backend_cpu, 32, MEZZO_MOMENTS_FP32, 0};
-    const how joined = {"cpu", "gpt2", &in_pieces, 32, MEZZO_MOMENTS_FP32, 0};
+    const how apart = {"cpu", "gpt2", &mz_backend_cpu, 32, MEZZO_MOMENTS_FP32, 0, false, 0};
+    const how joined = {"cpu", "gpt2", &in_pieces, 32, MEZZO_MOMENTS_FP32, 0, false, 0};
     run want = open_run(&apart), got = open_run(&joined);
     take_steps(&want, 0, STEPS);
     assert_int_equal(pieces, 0);
@@ -558,6 +616,55 @@ TEST(a_programs_memory_lets_two_run_as_one) {
                (size_t)want.params->elements * sizeof(float));
     close_run(&want);
     close_run(&got);
+}
+
+// A loss, its gradient and the rowwise codes of this in one piece, which writes codes before it has read anything; the
+// columnwise ones come after it.
+TEST(a_programs_memory_lets_three_run_as_one) {
+    static mz_backend in_pieces;
+    in_pieces = mz_backend_cpu;
+    in_pieces.may_fuse = may_fuse;
+    in_pieces.fuse_calls = fuse_calls;
+    in_pieces.fuse_three = fuse_three;
+    threes = 0;
+    const how apart = {"cpu", "gpt2", &mz_backend_cpu, 32, MEZZO_MOMENTS_FP32, 0, true, 0};
+    how joined = apart;
+    joined.backend = &in_pieces;
+    run want = open_run(&apart), got = open_run(&joined);
+    take_steps(&want, 0, STEPS);
+    take_steps(&got, 0, STEPS);
+    assert_int_equal(threes, STEPS * MICRO);
+    same_bytes("masters", &want, want.params->master, &got, got.params->master,
+               (size_t)want.params->elements * sizeof(float));
+    close_run(&want);
+    close_run(&got);
+}
+
+// Logits of 2 MiB, padded as a GPU does and rounded by one kernel with their gradient: this lies where they lie, its
+// rowwise codes beside it, and its columnwise codes where it was.
+TEST(columnwise_codes_lie_where_the_gradient_was) {
+    static mz_backend in_pieces;
+    mezzo_device *device;
+    mezzo_model_config c;
+    mezzo_graph *g;
+    mezzo_memory m;
+    const mezzo_program_options options = {.precision = MEZZO_PRECISION_FP8, .loss_weight = 1};
+    const size_t logits = (size_t)BATCH * 128 * 4096 * 2;
+    must(mezzo_device_open("ref", 1, &device));
+    const mz_backend *own = device->backend;
+    in_pieces = *own;
+    in_pieces.may_fuse = may_fuse;
+    device->backend = &in_pieces;
+    assert_true(mz_policy_parse("8,vocabulary=128,width=128,eight16", &device->storage));
+    must(mezzo_model_defaults("gpt2", &c));
+    c.layers = 1, c.heads = 1, c.d_model = 16, c.d_ff = 16, c.vocab = 4090, c.seq_len = 128, c.dropout = 0;
+    must(mezzo_graph_create(&g));
+    must(mezzo_model_build(g, &c, BATCH, 128, false));
+    must(mezzo_plan_memory(device, g, &options, &m));
+    assert_true(m.activations > logits + logits / 2 && m.activations < logits * 15 / 8);
+    mezzo_graph_free(g);
+    device->backend = own;
+    mezzo_device_close(device);
 }
 
 // --- a program on the device -----------------------------------------------------------------------------------------
@@ -578,8 +685,8 @@ static float loss_of(const run *r) {
 static void check_program(const char *model, int64_t width) {
     mz_backend apart = *device_of(test_device())->backend;
     apart.fuse_calls = NULL;
-    const how one_by_one = {test_device(), model, &apart, width, MEZZO_MOMENTS_FP32, 0};
-    const how joined = {test_device(), model, NULL, width, MEZZO_MOMENTS_FP32, 0};
+    const how one_by_one = {test_device(), model, &apart, width, MEZZO_MOMENTS_FP32, 0, false, 0};
+    const how joined = {test_device(), model, NULL, width, MEZZO_MOMENTS_FP32, 0, false, 0};
     run want = open_run(&one_by_one), got = open_run(&joined);
     take_steps(&want, 0, 2);
     take_steps(&got, 0, 2);
@@ -603,6 +710,49 @@ TEST(programs_have_the_values_of_two_kernels) {
     check_program("gpt2", 64);
     check_program("gpt2", 1024);
     check_program("glm4_moe", 64);
+}
+
+static const mz_fused_kernel *fuse_but_losses(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                              bool is_private) {
+    return first->op == MZ_OP_cross_entropy || first->op == MZ_OP_cross_entropy_dx
+               ? NULL
+               : device_of(test_device())->backend->fuse_calls(device, first, second, is_private);
+}
+
+// With and without columns of padding, and a vocabulary that no block's memory holds.
+TEST(losses_write_the_codes_of_three_kernels) {
+    static const struct {
+        int64_t vocab;
+        const char *name;
+    } cases[] = {{2064, "cross_entropy_fp8__cuda"},
+                 {4090, "cross_entropy_fp8__cuda"},
+                 {60016, "cross_entropy_dx_fp8__cuda"},
+                 {60001, "cross_entropy_dx_fp8__cuda"}};
+    if (!has_pieces())
+        skip();
+    mz_backend apart = *device_of(test_device())->backend;
+    apart.fuse_calls = fuse_but_losses;
+    apart.fuse_three = NULL;
+    for (size_t i = 0; i < MZ_COUNT(cases); i++) {
+        const how one_by_one = {test_device(), "gpt2", &apart, 64, MEZZO_MOMENTS_FP32, 0, true, cases[i].vocab};
+        how joined = one_by_one;
+        joined.backend = NULL;
+        run want = open_run(&one_by_one), got = open_run(&joined);
+        take_steps(&want, 0, 3);
+        take_steps(&got, 0, 3);
+        if (named(&got, cases[i].name) != 1)
+            fail_msg("vocabulary %lld: no %s", (long long)cases[i].vocab, cases[i].name);
+        const float losses[] = {loss_of(&want), loss_of(&got)};
+        if (losses[0] != losses[1])
+            fail_msg("vocabulary %lld: loss %.9g, not %.9g", (long long)cases[i].vocab, (double)losses[1],
+                     (double)losses[0]);
+        same_bytes("scales", &want, want.params->scales.entries, &got, got.params->scales.entries,
+                   (size_t)want.params->scales.n * sizeof(mz_scale_entry));
+        same_bytes("masters", &want, want.params->master, &got, got.params->master,
+                   (size_t)want.params->elements * sizeof(float));
+        close_run(&want);
+        close_run(&got);
+    }
 }
 
 // --- the optimizer's move --------------------------------------------------------------------------------------------
@@ -638,7 +788,7 @@ TEST(the_move_writes_the_codes_of_two_kernels) {
     apart.fuse_calls = together.fuse_calls = NULL;
     apart.takes = takes_but_quantized;
     for (int i = 0; i < 6; i++) {
-        const how one = {test_device(), "gpt2", &apart, 176, moments[i / 2], i % 2 == 0 ? 0 : 0.9};
+        const how one = {test_device(), "gpt2", &apart, 176, moments[i / 2], i % 2 == 0 ? 0 : 0.9, false, 0};
         how other = one;
         other.backend = &together;
         run want = open_run(&one), got = open_run(&other);

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/emulate.h"
 #include "quant/entry.h"
 
 static float load(const mz_tensor *t, int64_t i) {
@@ -127,6 +128,8 @@ static const char *check_quantized(const mz_call *call, const mz_tensor *y, bool
 
 static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepared *out) {
     const mz_tensor *x = mz_in(call, quantize, x);
+    if (x->scaling != MZ_SCALING_NONE)
+        return mz_transpose_refusal(call);
     const mz_tensor *codes[] = {mz_output(call, MZ_OUT(quantize, y)), mz_output(call, MZ_OUT(quantize, columnwise))};
     if ((x->dtype != MEZZO_F32 && x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || x->scaling != MZ_SCALING_NONE)
         return "quantizes fp32, bf16 and fp16";
@@ -178,6 +181,27 @@ static void write_fp8(const mezzo_device *device, const mz_tensor *x, const mz_t
     clear_ends(y, rows, columns);
 }
 
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+// Moves codes into columns, a square of them at a time, so that lines of both layouts stay in the cache.
+static mezzo_status transpose(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y) {
+    enum { SIDE = 64 };
+    const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
+    const int64_t pitch = mz_columnwise_pitch(rows);
+    const uint8_t *from = x->data;
+    uint8_t *to = y->data;
+#pragma omp parallel for schedule(static) num_threads(mz_cpu_threads(device, (double)(rows * columns)))
+    for (int64_t c0 = 0; c0 < columns; c0 += SIDE)
+        for (int64_t r0 = 0; r0 < rows; r0 += SIDE)
+            for (int64_t c = c0; c < least(c0 + SIDE, columns); c++)
+                for (int64_t r = r0; r < least(r0 + SIDE, rows); r++)
+                    to[c * pitch + r] = from[r * columns + c];
+    clear_ends(y, rows, columns);
+    return MEZZO_OK;
+}
+
 static mezzo_status run_act(mezzo_device *device, const mz_call *call, mz_call *act, bool derivative) {
     const mz_prepared *inner = (const mz_prepared *)call->state + derivative;
     act->state = inner->state;
@@ -202,10 +226,6 @@ static void write_block(const mz_tensor *x, const mz_tensor *y, float *scale, in
                 narrow(load(x, r * columns + c), 1 / *scale, format_of(y->dtype));
 }
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 // Writes blocks along a row, or a column where y is columnwise, or square tiles.
 static void write_blocks(const mezzo_device *device, const mz_tensor *x, const mz_tensor *y, float *scales) {
     const int64_t columns = x->shape.dim[x->shape.rank - 1], rows = mz_shape_rows(&x->shape);
@@ -222,6 +242,8 @@ static void write_blocks(const mezzo_device *device, const mz_tensor *x, const m
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
+    if (mz_in(call, quantize, x)->scaling != MZ_SCALING_NONE)
+        return transpose(device, mz_in(call, quantize, x), mz_out(call, quantize, columnwise));
     mz_call act = act_call(call, has_derivative(call));
     const mz_tensor *x = call->attrs.act != MZ_ACT_NONE ? &act.out[0] : mz_in(call, quantize, x);
     const int64_t n = mz_shape_count(&x->shape), columns = x->shape.dim[x->shape.rank - 1], rows = n / columns;

@@ -298,6 +298,7 @@ const mz_backend mz_backend_cuda = {
     .few_rows = 4096,
     .many_summed = 1536,
     .fuse_calls = mz_cuda_fuse_calls,
+    .fuse_three = mz_cuda_fuse_three,
     .may_fuse = mz_cuda_may_fuse,
     .alloc = cuda_alloc,
     .release = cuda_release,

@@ -191,13 +191,19 @@ const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *f
                                           bool is_private);
 // Returns whether the second call writes where the first one reads or writes.
 bool mz_cuda_in_the_way(const mz_call *first, const mz_call *second);
-bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second); // norm_fp8.cu
+bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second);           // norm_fp8.cu
+bool mz_cuda_may_round_gradient(const mz_call *first, const mz_call *second); // the same, of cross_entropy_dx (loss.cu)
+// norm_fp8.cu. Returns whether the call only quantizes x, with one scale for the tensor.
+bool mz_cuda_only_rounds(const mz_call *quantize, const mz_tensor *x);
 // These kernels serve two calls: cross_entropy and its gradient (loss.cu); a router's logits and its choice of experts,
-// and their gradients (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu). NULL for other
-// calls.
+// and their gradients (small_n.cu); a norm and the rounding to 8 bits of its result (norm_fp8.cu); cross_entropy's
+// gradient and its rounding (loss.cu), with cross_entropy itself three. NULL for other calls.
 const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second);
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private);
+const mz_fused_kernel *mz_cuda_fuse_gradient(const mz_call *first, const mz_call *second, bool is_private);
+const mz_fused_kernel *mz_cuda_fuse_three(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                          const mz_call *third);
 
 mz_takes mz_cuda_takes(const mz_kernel *kernel); // emulate_fp8.cu
 

@@ -87,5 +87,6 @@ const mz_fused_kernel *mz_cuda_fuse_calls(mezzo_device *device, const mz_call *f
                                           bool is_private) {
     const mz_fused_kernel *joined = mz_cuda_fuse_quantize(first, second, is_private);
     joined = joined != NULL ? joined : mz_cuda_fuse_router(first, second);
+    joined = joined != NULL ? joined : mz_cuda_fuse_gradient(first, second, is_private);
     return joined != NULL ? joined : mz_cuda_fuse_loss(device, first, second);
 }

@@ -94,6 +94,12 @@ static void clear_columnwise(const mz_call *call) {
             memset(mz_output(call, slots[k])->data, 0, mz_tensor_bytes_stored(mz_output(call, slots[k])));
 }
 
+// Moves codes into the other layout, each as it is.
+static void transpose(const mz_tensor *x, const mz_tensor *y) {
+    for (int64_t i = 0, n = mz_shape_count(&x->shape); i < n; i++)
+        ((uint8_t *)y->data)[mz_tensor_index(y, i)] = ((const uint8_t *)x->data)[mz_tensor_index(x, i)];
+}
+
 void mz_ref_quantize(const mz_call *call) {
     const mz_shape shape = shape_of(call);
     const int64_t n = mz_shape_count(&shape);
@@ -101,6 +107,10 @@ void mz_ref_quantize(const mz_call *call) {
     const mz_attrs *a = &call->attrs;
     const float amax = a->measure || a->record ? amax_of(call, n) : 0;
     clear_columnwise(call);
+    if (mz_in(call, quantize, x)->scaling != MZ_SCALING_NONE) {
+        transpose(mz_in(call, quantize, x), y[1]);
+        return;
+    }
     if (mz_output(call, MZ_OUT(quantize, dbias)) != NULL)
         sum_columns(call, n);
     for (size_t k = 0; k < MZ_COUNT(y); k++) {

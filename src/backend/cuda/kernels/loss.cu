@@ -1,8 +1,10 @@
 // Computes cross-entropy over logits of any width and storage, and its gradient. A row is read once in each.
 #include <cuda_pipeline_primitives.h>
 
+#include "branchless_act.cuh"
 #include "host.cuh"
 #include "ptx.cuh"
+#include "quantize.cuh"
 #include "rows.cuh"
 
 enum { LOSS_WARP_WIDTH = 2048 }; // up to here a row of logits is a warp's, above a block's
@@ -23,6 +25,12 @@ struct gradient_args : logit_rows {
     const float *dloss; // [1]
     const float *lse;   // [rows]
     float *factor;      // [1], workspace
+};
+struct code_args : gradient_args { // dx, rounded to BF16, in 8 bits with the scale of an entry, instead of dx
+    uint8_t *codes;                // [rows, pitch]
+    const float *entry;
+    uint32_t *amax; // NULL: not recorded
+    bool e4m3;
 };
 
 static logit_rows rows_of(const mz_call *call, const mz_tensor *logits, const mz_tensor *targets) {
@@ -241,8 +249,44 @@ __global__ void __launch_bounds__(MEAN_BLOCK) cross_entropy_factor_kernel(gradie
         *a.factor = loss_factor(*a.dloss, counted);
 }
 
-template <int T, bool CAP>
-__global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel(gradient_args a) {
+// What a thread writes of a gradient, or of its codes with quantize.cu's arithmetic, and what it finds on the way.
+struct written {
+    float inverse; // of the scale
+    uint32_t amax;
+};
+__device__ __forceinline__ written begin(const gradient_args &) {
+    return {0, 0};
+}
+__device__ __forceinline__ written begin(const code_args &a) {
+    return {1 / *a.entry, 0}; // exact
+}
+__device__ __forceinline__ void put8(const gradient_args &a, int64_t i, const float x[8], written &) {
+    store8(a.dx, i, x);
+}
+__device__ __forceinline__ void put8(const code_args &a, int64_t i, const float x[8], written &w) {
+    const uint4 z = pack8(x);
+    w.amax = larger(w.amax, z);
+    uint2 fp8 = finite_fp8(z, w.inverse, a.e4m3);
+    if (__builtin_expect(reaches(w.amax, BF16_INFINITY), 0))
+        fp8 = mark_infinities(z, fp8, a.e4m3);
+    *reinterpret_cast<uint2 *>(a.codes + i) = fp8;
+}
+__device__ __forceinline__ void put1(const gradient_args &a, int64_t i, float x, written &) {
+    store1(a.dx, i, x);
+}
+__device__ __forceinline__ void put1(const code_args &a, int64_t i, float x, written &w) {
+    const float z = round_to(x, MEZZO_BF16);
+    w.amax = larger(w.amax, __float_as_uint(z) >> 16);
+    a.codes[i] = static_cast<uint8_t>(isinf(z) ? infinite_fp8(z, a.e4m3) : to_eights(z * w.inverse, 0, a.e4m3));
+}
+__device__ __forceinline__ void finish(const gradient_args &, const written &) {}
+__device__ __forceinline__ void finish(const code_args &a, const written &w) { // by all threads of a block
+    if (a.amax != nullptr)
+        record_amax<LOSS_BLOCK>(a.amax, larger_of(w.amax));
+}
+
+template <int T, bool CAP, class ARGS>
+__global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel(ARGS a) {
     __shared__ int count;
     float factor =
         a.all <= COUNT_ROWS ? loss_factor(*a.dloss, block_count(a.targets, a.all, a.ignore_index, &count)) : *a.factor;
@@ -256,6 +300,7 @@ __global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel
     bool ignored = target == a.ignore_index;
     if (!ignored && (target < 0 || target >= a.width))
         factor = NAN;
+    written w = begin(a);
     auto gradient = [&](float x, int64_t i) {
         const float y = capped<CAP>(x, a.cap);
         return ignored ? 0 : factor * cap_slope<CAP>(y, a.cap) * (expf(y - lse) - (i == at ? 1.0f : 0.0f));
@@ -284,15 +329,16 @@ __global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel
                 for (int k = 0; k < 8; k++)
                     x[k] = gradient(x[k], j + k);
             }
-            store8(a.dx, j, x);
+            put8(a, j, x, w);
         }
     }
     for (int64_t i = start + lane; i < span.head_end; i += T)
-        store1(a.dx, i, gradient(load1(a.logits, i), i));
+        put1(a, i, gradient(load1(a.logits, i), i), w);
     for (int64_t i = span.tail_start + lane; i < span.end; i += T)
-        store1(a.dx, i, gradient(load1(a.logits, i), i));
+        put1(a, i, gradient(load1(a.logits, i), i), w);
     for (int64_t i = span.end + lane; i < start + a.pitch; i += T)
-        store1(a.dx, i, 0);
+        put1(a, i, 0, w);
+    finish(a, w);
 }
 
 static const char *cross_entropy_dx_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
@@ -305,20 +351,18 @@ static gradient_args gradient_of(const mz_call *call) {
             mz_cuda_array(mz_out(call, cross_entropy_dx, dx)), data_of<float>(mz_in(call, cross_entropy_dx, dloss)),
             data_of<float>(mz_in(call, cross_entropy_dx, lse)), static_cast<float *>(call->workspace)};
 }
+template <int T, class ARGS> static void launch_gradient(const mz_cuda_device *cuda, const ARGS &a) {
+    if (a.all > COUNT_ROWS && a.rows > 0)
+        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, cuda->stream>>>(a);
+    launch_rows<T>(cuda, a.cap > 0 ? cross_entropy_dx_kernel<T, true, ARGS> : cross_entropy_dx_kernel<T, false, ARGS>,
+                   a.rows, a);
+}
 static void launch_cross_entropy_dx(const mz_cuda_device *cuda, const mz_call *call) {
     const gradient_args a = gradient_of(call);
-    if (a.rows == 0)
-        return;
-    if (a.all > COUNT_ROWS)
-        cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, cuda->stream>>>(a);
-    const bool cap = a.cap > 0;
     if (a.width <= LOSS_WARP_WIDTH)
-        launch_rows<WARP>(cuda, cap ? cross_entropy_dx_kernel<WARP, true> : cross_entropy_dx_kernel<WARP, false>,
-                          a.rows, a);
+        launch_gradient<WARP>(cuda, a);
     else
-        launch_rows<LOSS_BLOCK>(
-            cuda, cap ? cross_entropy_dx_kernel<LOSS_BLOCK, true> : cross_entropy_dx_kernel<LOSS_BLOCK, false>, a.rows,
-            a);
+        launch_gradient<LOSS_BLOCK>(cuda, a);
 }
 MZ_CUDA_KERNEL(cross_entropy_dx, launch_cross_entropy_dx, cross_entropy_dx_prepare)
 
@@ -337,8 +381,9 @@ __device__ __forceinline__ void wait_for_all_but(int groups) {
         __pipeline_wait_prior(0);
 }
 
-template <int DTYPE, bool CAP> // of the logits: what is done for each of them is not held up by asking which
-__global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_args a, gradient_args b) {
+// DTYPE and CAP are known of the logits: what is done for each of them is not held up by asking which.
+template <int DTYPE, bool CAP, class ARGS>
+__global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_args a, ARGS b) {
     constexpr int pieces = DTYPE == MEZZO_F32 ? 2 : 1; // of 16 bytes, of eight logits
     extern __shared__ uint4 kept[];                    // [pitch / 8 · pieces]
     __shared__ running shared[LOSS_BLOCK / WARP];
@@ -398,6 +443,7 @@ __global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_arg
     float lse = lse_of_row;
     if (!ignored && no_class)
         factor = NAN;
+    written w = begin(b);
     for (int i = lane; i < vectors; i += LOSS_BLOCK) {
         raw8 raw = {kept[i], pieces == 2 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
         float x[8], slope[8];
@@ -419,26 +465,20 @@ __global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_arg
                            ? 0
                            : slope[k] * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
         }
-        store8(b.dx, start + static_cast<int64_t>(i) * 8, x);
+        put8(b, start + static_cast<int64_t>(i) * 8, x, w);
     }
+    finish(b, w);
 }
 
 static size_t both_bytes(int64_t pitch, int dtype) { // of shared memory
     return static_cast<size_t>(pitch) * (dtype == MEZZO_F32 ? 4 : 2);
 }
 
-static mezzo_status run_both(mezzo_device *device, const mz_call *first, const mz_call *second) {
-    const cudaStream_t stream = mz_cuda(device)->stream;
-    const loss_args loss = loss_of(first);
-    gradient_args gradient = gradient_of(second);
+template <class ARGS>
+static mezzo_status launch_both(cudaStream_t stream, void (*kernel)(loss_args, ARGS), const loss_args &loss,
+                                ARGS gradient) {
+    const size_t bytes = both_bytes(loss.pitch, loss.logits.dtype);
     gradient.factor = loss.terms + loss.rows;
-    const int dtype = loss.logits.dtype;
-#define KERNEL(DTYPE) (loss.cap > 0 ? cross_entropy_both_kernel<DTYPE, true> : cross_entropy_both_kernel<DTYPE, false>)
-    const auto kernel = dtype == MEZZO_F32    ? KERNEL(MEZZO_F32)
-                        : dtype == MEZZO_BF16 ? KERNEL(MEZZO_BF16)
-                                              : KERNEL(MEZZO_F16);
-#undef KERNEL
-    const size_t bytes = both_bytes(loss.pitch, dtype);
     MZ_CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
     if (gradient.all > COUNT_ROWS)
         cross_entropy_factor_kernel<<<1, MEAN_BLOCK, 0, stream>>>(gradient);
@@ -448,7 +488,18 @@ static mezzo_status run_both(mezzo_device *device, const mz_call *first, const m
     MZ_CUDA_TRY(cudaGetLastError());
     return MEZZO_OK;
 }
-static const mz_fused_kernel both = {"cross_entropy_both__cuda", run_both};
+#define KERNEL(DTYPE, ARGS)                                                                                            \
+    (loss.cap > 0 ? cross_entropy_both_kernel<DTYPE, true, ARGS> : cross_entropy_both_kernel<DTYPE, false, ARGS>)
+
+static mezzo_status run_both(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    const loss_args loss = loss_of(first);
+    const int dtype = loss.logits.dtype;
+    const auto kernel = dtype == MEZZO_F32    ? KERNEL(MEZZO_F32, gradient_args)
+                        : dtype == MEZZO_BF16 ? KERNEL(MEZZO_BF16, gradient_args)
+                                              : KERNEL(MEZZO_F16, gradient_args);
+    return launch_both(mz_cuda(device)->stream, kernel, loss, gradient_of(second));
+}
+static const mz_fused_kernel both = {"cross_entropy_both__cuda", run_both, nullptr};
 
 // A row stays in shared memory between its two halves, where pitches are vectors of 8.
 const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *first, const mz_call *second) {
@@ -470,4 +521,60 @@ const mz_fused_kernel *mz_cuda_fuse_loss(mezzo_device *device, const mz_call *fi
         pitch % 8 == 0 && mz_cuda_width(logits) > LOSS_WARP_WIDTH &&
         2 * (both_bytes(pitch, logits->dtype) + 1024) <= static_cast<size_t>(mz_cuda(device)->shared_optin);
     return same && early && fits ? &both : NULL;
+}
+
+// --- the gradient's codes ------------------------------------------------------------------------------------------
+// Rows of BF16 whose gradient a quantize rounds, rowwise alone, with a scale from a history; before tensors have
+// addresses.
+bool mz_cuda_may_round_gradient(const mz_call *first, const mz_call *second) {
+    const mz_tensor *dx = mz_out(first, cross_entropy_dx, dx), *logits = mz_in(first, cross_entropy_dx, logits);
+    return mz_cuda_only_rounds(second, dx) && mz_output(second, MZ_OUT(quantize, y)) != NULL &&
+           mz_output(second, MZ_OUT(quantize, columnwise)) == NULL &&
+           mz_output(second, MZ_OUT(quantize, dbias)) == NULL && dx->dtype == MEZZO_BF16 &&
+           logits->dtype == MEZZO_BF16 && mz_storage_equal(&dx->storage, &logits->storage) &&
+           mz_cuda_pitch(dx) % 16 == 0 && mz_cuda_width(dx) > LOSS_WARP_WIDTH;
+}
+
+static code_args codes_of(const mz_call *gradient, const mz_call *rounding) {
+    const mz_cu_quantize q = quantize_args_of(rounding);
+    return {gradient_of(gradient), static_cast<uint8_t *>(q.y), q.entry, q.amax, q.dtype == MEZZO_F8E4M3};
+}
+
+// A scale that is found in the whole gradient needs the gradient.
+static mezzo_status run_codes(mezzo_device *device, const mz_call *first, const mz_call *second) {
+    const mz_cuda_device *cuda = mz_cuda(device);
+    if (second->attrs.measure) {
+        MEZZO_TRY(mz_cuda_cross_entropy_dx.run(device, first));
+        return mz_cuda_quantize.run(device, second);
+    }
+    launch_gradient<LOSS_BLOCK>(cuda, codes_of(first, second));
+    MZ_CUDA_TRY(cudaGetLastError());
+    return MEZZO_OK;
+}
+
+static mezzo_status run_both_codes(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                   const mz_call *third) {
+    const loss_args loss = loss_of(first);
+    if (!third->attrs.measure)
+        return launch_both(mz_cuda(device)->stream, KERNEL(MEZZO_BF16, code_args), loss, codes_of(second, third));
+    MEZZO_TRY(run_both(device, first, second));
+    return mz_cuda_quantize.run(device, third);
+}
+#undef KERNEL
+
+static const mz_fused_kernel gradient_codes = {"cross_entropy_dx_fp8__cuda", run_codes, nullptr},
+                             loss_and_codes = {"cross_entropy_fp8__cuda", nullptr, run_both_codes};
+
+const mz_fused_kernel *mz_cuda_fuse_gradient(const mz_call *first, const mz_call *second, bool is_private) {
+    const bool taken = is_private && first->op == MZ_OP_cross_entropy_dx && mz_cuda_may_round_gradient(first, second) &&
+                       mz_out(first, cross_entropy_dx, dx)->data == mz_in(second, quantize, x)->data &&
+                       !mz_cuda_in_the_way(first, second);
+    return taken ? &gradient_codes : NULL;
+}
+
+const mz_fused_kernel *mz_cuda_fuse_three(mezzo_device *device, const mz_call *first, const mz_call *second,
+                                          const mz_call *third) {
+    const bool taken = mz_cuda_fuse_loss(device, first, second) != NULL &&
+                       mz_cuda_fuse_gradient(second, third, true) != NULL && !mz_cuda_in_the_way(first, third);
+    return taken ? &loss_and_codes : NULL;
 }

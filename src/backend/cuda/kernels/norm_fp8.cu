@@ -235,8 +235,7 @@ static bool same_storage(const mz_tensor *x, const mz_tensor *in) {
     return mz_shape_equal(&stored, &in->shape);
 }
 
-// Returns whether the call only quantizes x, with one scale for the tensor.
-static bool rounds(const mz_call *quantize, const mz_tensor *x) {
+bool mz_cuda_only_rounds(const mz_call *quantize, const mz_tensor *x) {
     const mz_tensor *y = mz_output(quantize, MZ_OUT(quantize, y)),
                     *columnwise = mz_output(quantize, MZ_OUT(quantize, columnwise));
     const mz_tensor *any = y != NULL ? y : columnwise, *in = mz_in(quantize, quantize, x);
@@ -254,9 +253,9 @@ static bool moves(const mz_call *move) {
 }
 
 // Before tensors have addresses.
-bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
+static bool may_round_result(const mz_call *first, const mz_call *second) {
     const bool any = is_norm(first->op) || is_norm_bwd(first->op) || (is_move(first->op) && moves(first));
-    if (!any || !rounds(second, result(first)))
+    if (!any || !mz_cuda_only_rounds(second, result(first)))
         return false;
     const mz_shape *shape = &mz_in(second, quantize, x)->shape;
     const int64_t width = shape->rank > 0 ? shape->dim[shape->rank - 1] : 1;
@@ -264,6 +263,11 @@ bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
     const bool own = first->op == MZ_OP_layernorm_bwd && mz_output(first, MZ_OUT(layernorm_bwd, linear_dbias)) != NULL;
     return (is_norm_bwd(first->op) ? !sums || !own : !sums) &&
            fits_registers(mz_shape_count(shape) / (width > 0 ? width : 1), width);
+}
+
+bool mz_cuda_may_fuse(const mz_call *first, const mz_call *second) {
+    return first->op == MZ_OP_cross_entropy_dx ? mz_cuda_may_round_gradient(first, second)
+                                               : may_round_result(first, second);
 }
 
 // --- the pieces ----------------------------------------------------------------------------------------------------
@@ -322,13 +326,15 @@ static mezzo_status run_beside(mezzo_device *device, const mz_call *first, const
     return run_piece(device, first, second, false);
 }
 
-static const mz_fused_kernel after_norm[2] = {{"norm_quantize__cuda", run_beside}, {"norm_fp8__cuda", run_fused}},
-                             after_norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_beside},
-                                                  {"norm_bwd_fp8__cuda", run_fused}},
-                             dispatch = {"dispatch_fp8__cuda", run_fused}, cast = {"cast_fp8__cuda", run_fused};
+static const mz_fused_kernel after_norm[2] = {{"norm_quantize__cuda", run_beside, nullptr},
+                                              {"norm_fp8__cuda", run_fused, nullptr}},
+                             after_norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_beside, nullptr},
+                                                  {"norm_bwd_fp8__cuda", run_fused, nullptr}},
+                             dispatch = {"dispatch_fp8__cuda", run_fused, nullptr},
+                             cast = {"cast_fp8__cuda", run_fused, nullptr};
 
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private) {
-    if (!mz_cuda_may_fuse(first, second) || result(first)->data != mz_in(second, quantize, x)->data ||
+    if (!may_round_result(first, second) || result(first)->data != mz_in(second, quantize, x)->data ||
         mz_cuda_in_the_way(first, second))
         return NULL;
     if (is_move(first->op)) // which others need is not written

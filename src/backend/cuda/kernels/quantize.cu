@@ -9,6 +9,7 @@
 #include "vec.cuh"
 
 extern "C" {
+#include "backend/emulate.h"
 #include "backend/update.h"
 }
 
@@ -417,6 +418,44 @@ cudaError_t quantize_run(cudaStream_t stream, const mz_cu_quantize &q) {
     return launch_dependent(stream, kernel, grid, THREADS, 0, q);
 }
 
+// --- codes into columns ----------------------------------------------------------------------------------------------
+// Rows are multiples of 16 codes. A warp reads four rows of a tile at a time.
+__global__ void __launch_bounds__(THREADS) transpose_kernel(mz_cu_quantize q) {
+    wait_for_before();
+    constexpr int parts = COLS / 16, lines = THREADS / parts;
+    __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
+    const int tid = static_cast<int>(threadIdx.x), part = tid % parts, group = tid / parts;
+    const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 16;
+    const uint8_t *x = static_cast<const uint8_t *>(q.x.data);
+    for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
+         row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
+        uint4 codes[ROWS / lines];
+#pragma unroll
+        for (int u = 0; u < ROWS / lines; u++) {
+            const int64_t row = row0 + u * lines + group;
+            codes[u] = make_uint4(0, 0, 0, 0);
+            if (row < q.rows && col < q.cols)
+                codes[u] = *reinterpret_cast<const uint4 *>(x + row * q.cols + col);
+        }
+#pragma unroll
+        for (int u = 0; u < ROWS / lines; u++) { // a row of the tile begins at a multiple of 8 bytes
+            uint2 *to = reinterpret_cast<uint2 *>(tile + waits_at(u * lines + group, part * 16));
+            to[0] = make_uint2(codes[u].x, codes[u].y);
+            to[1] = make_uint2(codes[u].z, codes[u].w);
+        }
+        __syncthreads();
+        write_columnwise(tile, q.columnwise, col0, q.cols, row0, q.pitch);
+        __syncthreads();
+    }
+}
+
+static cudaError_t transpose_run(cudaStream_t stream, const mz_cu_quantize &q) {
+    if (q.rows == 0 || q.cols == 0)
+        return cudaSuccess;
+    const dim3 grid(blocks_of(q.cols, COLS), static_cast<unsigned>(quantize_turns(q)));
+    return launch_dependent(stream, transpose_kernel, grid, THREADS, 0, q);
+}
+
 // --- the call ------------------------------------------------------------------------------------------------------
 // Quantizes to 8 bits with scales: both layouts and the sums of columns in one pass, after a pass that finds the amax
 // under current scaling.
@@ -489,7 +528,10 @@ static const char *prepare(mezzo_device *, const mz_call *call, mz_prepared *out
     const mz_tensor *x = mz_in(call, quantize, x), *preact = mz_in(call, quantize, preact);
     const quantized o = outputs_of(call);
     const mz_tensor *fp8[] = {o.y, o.columnwise};
-    if (!mz_cuda_float(x) || x->scaling != MZ_SCALING_NONE)
+    if (x->scaling != MZ_SCALING_NONE)
+        return x->shape.dim[x->shape.rank - 1] % 16 != 0 ? "moves rows of 16 codes into columns"
+                                                         : mz_transpose_refusal(call);
+    if (!mz_cuda_float(x))
         return "quantizes fp32, bf16 and fp16";
     if (mz_present(preact) && preact->dtype != x->dtype)
         return "the activation's input and the gradient have one dtype";
@@ -516,6 +558,10 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
     mz_cu_quantize_block q = {quantize_args_of(call), o.blocks && o.any->scaling == MZ_SCALING_TILE128,
                               memory_of<float>(o.scales), memory_of<float>(o.columnwise_scales)};
     uint32_t *measured = static_cast<uint32_t *>(call->workspace);
+    if (mz_in(call, quantize, x)->scaling != MZ_SCALING_NONE) {
+        MZ_CUDA_TRY(transpose_run(stream, q));
+        return MEZZO_OK;
+    }
     if (q.entry != nullptr && call->attrs.measure) {
         mz_cu_quantize finds = q;
         finds.y = finds.columnwise = finds.act_out = nullptr;

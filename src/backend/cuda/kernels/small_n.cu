@@ -312,14 +312,14 @@ static mezzo_status run_forward(mezzo_device *device, const mz_call *first, cons
     MZ_CUDA_TRY(cudaGetLastError());
     return MEZZO_OK;
 }
-static const mz_fused_kernel forward = {"linear_route__cuda_small_n", run_forward};
+static const mz_fused_kernel forward = {"linear_route__cuda_small_n", run_forward, nullptr};
 
 static mezzo_status run_backward(mezzo_device *device, const mz_call *first, const mz_call *second) {
     launch_dx<true>(mz_cuda(device)->stream, small_n_args_of(second), route_dx_args_of(first));
     MZ_CUDA_TRY(cudaGetLastError());
     return MEZZO_OK;
 }
-static const mz_fused_kernel backward = {"route_dx_linear_dx__cuda_small_n", run_backward};
+static const mz_fused_kernel backward = {"route_dx_linear_dx__cuda_small_n", run_backward, nullptr};
 
 const mz_fused_kernel *mz_cuda_fuse_router(const mz_call *first, const mz_call *second) {
     if (second->in[0].data != first->out[0].data || mz_cuda_in_the_way(first, second))
