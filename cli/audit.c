@@ -34,18 +34,12 @@ static const cli_field fields[] = {
     {CLI_FIELD(mz_run_audit, checkpoints), "checkpoints"},
 };
 
-static const char *sentence_of(mz_audit_verdict verdict) {
-    switch (verdict) {
-    case MZ_AUDIT_CONFIRMED:
-        return "confirmed: every value is the same, bit for bit";
-    case MZ_AUDIT_DIFFERS:
-        return "not confirmed: the run's files differ from what its configuration computes";
-    case MZ_AUDIT_IN_BOUNDS:
-        return "not confirmed: this device computes other bits; the losses are within their bounds";
-    default:
-        return "not possible: something is missing";
-    }
-}
+static const char *const sentences[] = {
+    [MZ_AUDIT_CONFIRMED] = "confirmed: every value is the same, bit for bit",
+    [MZ_AUDIT_DIFFERS] = "not confirmed: the run's files differ from what its configuration computes",
+    [MZ_AUDIT_IN_BOUNDS] = "not confirmed: this device computes other bits; the losses are within their bounds",
+    [MZ_AUDIT_NOT_POSSIBLE] = "not possible: something is missing",
+};
 
 static void print_text(const mz_run_audit *r) {
     if (r->n_intervals > 0)
@@ -57,7 +51,7 @@ static void print_text(const mz_run_audit *r) {
                      (long long)r->intervals[i].losses, r->intervals[i].difference, r->intervals[i].bound);
     for (int i = 0; i < r->n_findings; i++)
         cli_tell("%s%s", r->findings[i].missing ? "missing: " : "", r->findings[i].text);
-    cli_tell("%s", sentence_of(r->verdict));
+    cli_tell("%s", sentences[r->verdict]);
 }
 
 static int print_json(const mz_run_audit *r) {

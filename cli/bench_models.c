@@ -115,9 +115,10 @@ static int parse(models *m) {
 }
 
 // --- output --------------------------------------------------------------------------------------------------------
-static char *shown(double x, char *buf, size_t size) {
-    snprintf(buf, size, isnan(x) ? "-" : "%.2f", x);
-    return buf;
+static cli_short shown(double x) {
+    cli_short out;
+    snprintf(out.text, sizeof out.text, isnan(x) ? "-" : "%.2f", x);
+    return out;
 }
 
 static void print_row(const models *m, const mz_bench_result *r) {
@@ -126,13 +127,11 @@ static void print_row(const models *m, const mz_bench_result *r) {
                "backward ms", "step ms", m->speed, "speedup", "memory MB", "MFU %", "");
     for (int i = 0; i < m->plan.n_precisions; i++) {
         const mz_bench_cell *c = &r->cells[i], *base = &r->cells[0];
-        char f[32], b[32], s[32], x[32], mfu[32];
         double speedup = m->plan.step ? base->step.mean / c->step.mean : base->total / c->total;
         printf("%-10s %9.1f %-5s %12s %12s %12s %10s %8s %9.0f %6s  %s\n", i == 0 ? r->size : "", r->params_m,
-               mezzo_precision_name(m->plan.precisions[i]), shown(c->forward.mean, f, sizeof f),
-               shown(c->backward.mean, b, sizeof b), shown(c->step.mean, s, sizeof s),
-               cli_count(c->tokens_per_second).text, shown(speedup, x, sizeof x), c->memory_mb,
-               shown(100 * c->mfu, mfu, sizeof mfu), c->note);
+               mezzo_precision_name(m->plan.precisions[i]), shown(c->forward.mean).text, shown(c->backward.mean).text,
+               shown(c->step.mean).text, cli_count(c->tokens_per_second).text, shown(speedup).text, c->memory_mb,
+               shown(100 * c->mfu).text, c->note);
     }
     fflush(stdout);
 }

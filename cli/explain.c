@@ -32,36 +32,13 @@ static const char *inputs_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const char *unless(mezzo_dtype dtype, mezzo_dtype usual) {
-    return dtype == usual || dtype >= MEZZO_DTYPE_COUNT ? "-" : mezzo_dtype_name(dtype);
-}
 static const char *gradient_text(const void *row, char *buf, size_t size) {
     const mezzo_explain_row *r = &((const mz_explained_row *)row)->is;
     (void)buf, (void)size;
-    return r->storage == MEZZO_I32 ? "-" : unless(r->gradient, r->storage);
+    return r->storage == MEZZO_I32 || r->gradient == r->storage || r->gradient >= MEZZO_DTYPE_COUNT
+               ? "-"
+               : mezzo_dtype_name(r->gradient);
 }
-static const char *accumulate_text(const void *row, char *buf, size_t size) {
-    (void)buf, (void)size;
-    return unless(((const mz_explained_row *)row)->is.accumulate, MEZZO_F32);
-}
-static const char *reduce_text(const void *row, char *buf, size_t size) {
-    (void)buf, (void)size;
-    return unless(((const mz_explained_row *)row)->is.reduce, MEZZO_F32);
-}
-
-static const char *count_text(double bytes, char *buf, size_t size) {
-    if (isnan(bytes))
-        return "-";
-    snprintf(buf, size, "%.0f", bytes);
-    return buf;
-}
-static const char *at_text(const void *row, char *buf, size_t size) {
-    return count_text(((const mz_explained_row *)row)->at, buf, size);
-}
-static const char *bytes_text(const void *row, char *buf, size_t size) {
-    return count_text(((const mz_explained_row *)row)->bytes, buf, size);
-}
-
 // In JSON the rule and the gradient have other places than in the table.
 static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, is.phase), "phase"},
@@ -80,9 +57,9 @@ static const cli_field row_fields[] = {
      .legend = "what shares one scale of the operands"},
     {CLI_FIELD(mz_explained_row, is.compute), "compute", "compute",
      .legend = "dtype to which operands are rounded; sums are fp32 unless a column says otherwise"},
-    {CLI_FIELD(mz_explained_row, is.accumulate), "accumulate", "accumulate", .flags = CLI_SOME, .text = accumulate_text,
+    {CLI_FIELD(mz_explained_row, is.accumulate), "accumulate", "accumulate", .flags = CLI_SOME | CLI_LOW,
      .legend = "dtype of a product's sums; -: fp32"},
-    {CLI_FIELD(mz_explained_row, is.reduce), "reduce", "reduce", .flags = CLI_SOME, .text = reduce_text,
+    {CLI_FIELD(mz_explained_row, is.reduce), "reduce", "reduce", .flags = CLI_SOME | CLI_LOW,
      .legend = "dtype of sums and statistics; -: fp32"},
     {CLI_FIELD(mz_explained_row, is.rule), "rule"},
     {CLI_FIELD(mz_explained_row, fused), "fused", "fused", .only = "forward",
@@ -93,10 +70,10 @@ static const cli_field row_fields[] = {
     {CLI_FIELD(mz_explained_row, kernel), "kernel", "kernel", .flags = CLI_SOME},
     {CLI_FIELD(mz_explained_row, stream), "stream", "stream", "%.0f", CLI_KNOWN | CLI_WHOLE,
      .legend = "of the device, on which the op runs"},
-    {CLI_FIELD(mz_explained_row, at), "arena_offset", "at", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE, .text = at_text,
+    {CLI_FIELD(mz_explained_row, at), "arena_offset", "at", "%.0f", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE,
      .legend = "where the output begins in the arena; -: it is a view, a parameter, a gradient or an input"},
-    {CLI_FIELD(mz_explained_row, bytes), "bytes", "bytes", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE,
-     .text = bytes_text, .legend = "of the output in the arena, with padding"},
+    {CLI_FIELD(mz_explained_row, bytes), "bytes", "bytes", "%.0f", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE,
+     .legend = "of the output in the arena, with padding"},
 };
 enum { DEVICE_FIELDS = 4 };
 static const cli_field param_fields[] = {

@@ -132,13 +132,14 @@ static const char *value_text(const cli_field *f, const void *row, const char *w
     const char *filled = with_word(f->form != NULL ? f->form : is_text(f) ? "%s" : "%g", word, form);
     if (is_text(f)) {
         const char *words = words_of(f, row);
-        snprintf(buf, size, filled, words != NULL ? words : "-");
+        const bool usual = (f->flags & CLI_LOW) != 0 && strcmp(words, mezzo_dtype_name(MEZZO_F32)) == 0;
+        snprintf(buf, size, filled, words != NULL && !usual ? words : "-");
         mz_text_tame(buf);
         return buf;
     }
     const double x = number_of(f, row);
     cli_short (*named)(double) = named_form(filled);
-    if ((f->flags & CLI_DASH) != 0 && (x == 0 || isnan(x)))
+    if (((f->flags & CLI_DASH) != 0 && x == 0) || ((f->flags & (CLI_DASH | CLI_SOME)) != 0 && isnan(x)))
         return "-";
     if (isnan(x)) // printf's "-nan" would show the meaningless sign bit of a NaN
         return "nan";

@@ -28,7 +28,8 @@ enum {
     CLI_NULL = 2,  // in JSON: null where it is 0 or an empty text
     CLI_KNOWN = 4, // left out where it is NaN; in a table, where it is NaN in the first row
     CLI_WHOLE = 8, // a double that JSON shows as an integer
-    CLI_SOME = 16, // in a table: left out where every row has "-"
+    CLI_SOME = 16, // in a table: left out where every row has "-"; NaN is "-"
+    CLI_LOW = 32,  // in text: "-" where the dtype is fp32
 };
 
 typedef struct cli_field {

@@ -42,11 +42,8 @@ static int unknown(const char *name) {
     for (size_t i = 0; i < n_commands && i < MZ_COUNT(names); i++)
         names[i] = commands[i].name;
     const char *nearest = mz_nearest(name, names, n_commands);
-    if (nearest != NULL)
-        fprintf(stderr, "mezzo: there is no subcommand \"%s\"; did you mean \"%s\"?\n", cli_show(name).text, nearest);
-    else
-        fprintf(stderr, "mezzo: there is no subcommand \"%s\"; mezzo --help lists them\n", cli_show(name).text);
-    return CLI_USAGE;
+    return nearest != NULL ? cli_wrong("there is no subcommand \"%s\"; did you mean \"%s\"?", name, nearest)
+                           : cli_wrong("there is no subcommand \"%s\"; mezzo --help lists them", name);
 }
 
 static const cli_command *command_of(const char *name) {

@@ -6,22 +6,10 @@
 #include "cli.h"
 
 int cli_exit_code(mezzo_status status) {
-    switch (status) {
-    case MEZZO_OK:
-        return CLI_DONE;
-    case MEZZO_ERR_INVALID: // options, keys or shapes are wrong
-    case MEZZO_ERR_FORMAT:  // an input file has another form than it should
-        return CLI_USAGE;
-    case MEZZO_ERR_INTERRUPTED:
-        return CLI_INTERRUPTED;
-    case MEZZO_ERR_MEMORY:
-    case MEZZO_ERR_IO:
-    case MEZZO_ERR_UNSUPPORTED:
-    case MEZZO_ERR_DEVICE:
-    case MEZZO_ERR_NUMERIC:
-        return CLI_FAILED;
-    }
-    return CLI_FAILED;
+    return status == MEZZO_OK                                          ? CLI_DONE
+           : status == MEZZO_ERR_INVALID || status == MEZZO_ERR_FORMAT ? CLI_USAGE
+           : status == MEZZO_ERR_INTERRUPTED                           ? CLI_INTERRUPTED
+                                                                       : CLI_FAILED;
 }
 
 void cli_log(void *user, const char *topic, const char *line) {

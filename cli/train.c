@@ -84,12 +84,6 @@ static const char *speed_text(const void *row, char *buf, size_t size) {
     return r->tokens_per_second > 0 ? buf : NULL;
 }
 
-static const char *mfu_text(const void *row, char *buf, size_t size) {
-    double mfu = ((const mezzo_train_result *)row)->mfu;
-    snprintf(buf, size, "%.1f %% of the peak", 100 * mfu);
-    return isnan(mfu) ? NULL : buf;
-}
-
 static const char *energy_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
     snprintf(buf, size, "%.3g mJ a %.*s", 1e3 * r->joules_per_token, (int)strlen(r->unit) - 1, r->unit);
@@ -114,7 +108,8 @@ static const cli_field fields[] = {
     {CLI_FIELD(mezzo_train_result, val_r2), "val_r2", .flags = CLI_KNOWN},
     {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
     {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", .text = speed_text},
-    {CLI_FIELD(mezzo_train_result, mfu), "mfu", "mfu", .flags = CLI_KNOWN, .text = mfu_text},
+    {CLI_FIELD(mezzo_train_result, mfu), "mfu", .flags = CLI_KNOWN},
+    {CLI_FIELD(mezzo_train_result, mfu), NULL, "mfu", "%.1f %% of the peak", CLI_KNOWN, .factor = 100},
     {CLI_FIELD(mezzo_train_result, joules_per_token), "joules_per_token", "energy", .flags = CLI_KNOWN,
      .text = energy_text},
     {CLI_FIELD(mezzo_train_result, wait_share), "wait_share"},

@@ -18,27 +18,13 @@ const char *mezzo_error_trace(void) {
 }
 
 const char *mezzo_status_name(mezzo_status status) {
-    switch (status) {
-    case MEZZO_OK:
-        return "MEZZO_OK";
-    case MEZZO_ERR_INVALID:
-        return "MEZZO_ERR_INVALID";
-    case MEZZO_ERR_MEMORY:
-        return "MEZZO_ERR_MEMORY";
-    case MEZZO_ERR_IO:
-        return "MEZZO_ERR_IO";
-    case MEZZO_ERR_FORMAT:
-        return "MEZZO_ERR_FORMAT";
-    case MEZZO_ERR_UNSUPPORTED:
-        return "MEZZO_ERR_UNSUPPORTED";
-    case MEZZO_ERR_DEVICE:
-        return "MEZZO_ERR_DEVICE";
-    case MEZZO_ERR_NUMERIC:
-        return "MEZZO_ERR_NUMERIC";
-    case MEZZO_ERR_INTERRUPTED:
-        return "MEZZO_ERR_INTERRUPTED";
-    }
-    return "unknown status";
+#define NAME(status) [status] = #status
+    static const char *const names[] = {
+        NAME(MEZZO_OK),         NAME(MEZZO_ERR_INVALID), NAME(MEZZO_ERR_MEMORY),
+        NAME(MEZZO_ERR_IO),     NAME(MEZZO_ERR_FORMAT),  NAME(MEZZO_ERR_UNSUPPORTED),
+        NAME(MEZZO_ERR_DEVICE), NAME(MEZZO_ERR_NUMERIC), NAME(MEZZO_ERR_INTERRUPTED),
+    };
+    return (size_t)status < MZ_COUNT(names) && names[status] != NULL ? names[status] : "unknown status";
 }
 
 // Sets the message. Names from files may contain control characters; a message is one line and must not control a

@@ -2,23 +2,12 @@
 #include "graph/graph.h"
 
 // Okabe & Ito's colours, which everybody can distinguish, light enough for black text.
+static const char *const colours[MEZZO_DTYPE_COUNT + 1] = {
+    [MEZZO_F64] = "#9ecae9",    [MEZZO_F32] = "#9ecae9",    [MEZZO_TF32] = "#b7e3cc", [MEZZO_BF16] = "#f6c98b",
+    [MEZZO_F8E4M3] = "#d6c1e3", [MEZZO_F8E5M2] = "#d6c1e3", [MEZZO_F16] = "#f2a9a0"};
+
 static const char *colour_of(mezzo_dtype dtype) {
-    switch (dtype) {
-    case MEZZO_F64:
-    case MEZZO_F32:
-        return "#9ecae9";
-    case MEZZO_TF32:
-        return "#b7e3cc";
-    case MEZZO_BF16:
-        return "#f6c98b";
-    case MEZZO_F16:
-        return "#f2a9a0";
-    case MEZZO_F8E4M3:
-    case MEZZO_F8E5M2:
-        return "#d6c1e3";
-    default:
-        return "#e5e5e5"; // integers are gray
-    }
+    return colours[dtype] != NULL ? colours[dtype] : "#e5e5e5"; // integers are gray
 }
 
 // Adds a text inside a quoted DOT string.

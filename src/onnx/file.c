@@ -91,23 +91,10 @@ static mezzo_status index_names(mezzo_onnx *onnx) {
 
 // --- checks --------------------------------------------------------------------------------------------------------
 static size_t width_of(int type) {
-    switch (type) {
-    case MZ_ONNX_FLOAT:
-    case MZ_ONNX_INT32:
-        return 4;
-    case MZ_ONNX_INT64:
-    case MZ_ONNX_DOUBLE:
-        return 8;
-    case MZ_ONNX_FLOAT16:
-    case MZ_ONNX_BFLOAT16:
-        return 2;
-    case MZ_ONNX_BOOL:
-    case MZ_ONNX_INT8:
-    case MZ_ONNX_UINT8:
-        return 1;
-    default:
-        return 0;
-    }
+    static const size_t widths[] = {
+        [MZ_ONNX_FLOAT] = 4,    [MZ_ONNX_INT32] = 4, [MZ_ONNX_INT64] = 8, [MZ_ONNX_DOUBLE] = 8, [MZ_ONNX_FLOAT16] = 2,
+        [MZ_ONNX_BFLOAT16] = 2, [MZ_ONNX_BOOL] = 1,  [MZ_ONNX_INT8] = 1,  [MZ_ONNX_UINT8] = 1};
+    return type >= 0 && type < (int)MZ_COUNT(widths) ? widths[type] : 0;
 }
 
 // Returns the number of values that the file stores for a tensor.

@@ -28,21 +28,9 @@ static bool same_name(const result *a, const result *b) {
 }
 
 static int digits_of(mezzo_dtype dtype) { // of the significand, with the hidden bit
-    switch (dtype) {
-    case MEZZO_F64:
-        return 53;
-    case MEZZO_F16:
-    case MEZZO_TF32:
-        return 11;
-    case MEZZO_BF16:
-        return 8;
-    case MEZZO_F8E4M3:
-        return 4;
-    case MEZZO_F8E5M2:
-        return 3;
-    default:
-        return 24;
-    }
+    static const int digits[MEZZO_DTYPE_COUNT + 1] = {[MEZZO_F64] = 53, [MEZZO_F16] = 11,   [MEZZO_TF32] = 11,
+                                                      [MEZZO_BF16] = 8, [MEZZO_F8E4M3] = 4, [MEZZO_F8E5M2] = 3};
+    return digits[dtype] != 0 ? digits[dtype] : 24;
 }
 
 static mezzo_status read_values(mezzo_program *p, const mz_tensor *t, result *r) {
