@@ -1,5 +1,5 @@
-// Injects faults on purpose, for tests, in programs that are linked with src/train/inject.c. A fault is a function of
-// step and micro batch, so a step that is replayed has it again; a step whose batch was skipped, or that a rollback
+// Injects faults on purpose, for tests, in programs that are linked with tools/inject/inject.c. A fault is a function
+// of step and micro batch, so a step that is replayed has it again; a step whose batch was skipped, or that a rollback
 // went past, does not.
 //
 //     KIND@STEP[.MICRO]:TARGET[#ELEMENT]
@@ -78,7 +78,7 @@ typedef struct mz_inject {
 } mz_inject;
 
 // Holds the functions that a run calls where a fault may strike; NULL unless the program is linked with
-// src/train/inject.c.
+// tools/inject/inject.c.
 typedef struct mz_injections {
     mezzo_status (*open)(struct mz_training *run);
     void (*close)(struct mz_training *run);
