@@ -7,7 +7,7 @@
 #include "choose.h"
 #include "cli.h"
 #include "io/file.h"
-#include "train/inject.h"
+#include "tools/inject/inject.h"
 #include "weights/init.h"
 #include "train/config.h"
 

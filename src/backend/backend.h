@@ -238,7 +238,7 @@ static inline mezzo_status mz_device_flush_deferred(mezzo_device *device, const 
 }
 
 // Is called for every device that has been opened; if it fails, the device is closed again. Only tests set it
-// (train/inject.h); otherwise NULL.
+// (tools/inject); otherwise NULL.
 extern mezzo_status (*mz_device_opened)(mezzo_device *device);
 
 // Measures the device's peaks: by the backend's own measurement, or on a device with a queue by a product of 8192³ and

@@ -40,7 +40,7 @@ struct mz_training {
     double *shares[2];        // the shares of a step's micro batches in its loss, by the step's parity; NULL: all alike
     uint64_t drawn;           // 1 + the batch in data->examples, which the step's shares left there; 0: none
     bool empty[2];            // by the step's parity: the step had no target, so the device did not take it
-    mz_inject inject;         // empty except in tests
+    struct mz_inject *inject; // NULL except in tests
     bool bisecting;           // the run is a search that writes nothing
     bool writes;              // the run folder belongs to this run, whichever rank writes it
     bool stopping;            // every rank knows of a stop request

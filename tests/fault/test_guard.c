@@ -1,10 +1,10 @@
 // What a user relies on when numbers go bad: the step is found, the first bad op is named, and the run goes on as its
-// policy says, as if the bad batch had never been. Faults are put in by src/train/inject.h. Seen to fail with: the skip
-// decided from gradients alone (a bad loss moved the weights), the data position not put back (the lagging run lost a
-// batch), the moments not put back, the scale backing off for a bad batch.
+// policy says, as if the bad batch had never been. Faults are put in by tools/inject/inject.h. Seen to fail with: the
+// skip decided from gradients alone (a bad loss moved the weights), the data position not put back (the lagging run
+// lost a batch), the moments not put back, the scale backing off for a bad batch.
 #define _GNU_SOURCE // memmem
 #include "tiny_run.h"
-#include "train/inject.h"
+#include "tools/inject/inject.h"
 #include "train/run.h"
 
 enum { STEPS = 12, BAD = 5 };

@@ -2,7 +2,7 @@
 // the run is what its policy says to the bit; or it had no effect at all, to the bit (an infinity under a causal mask,
 // a value that dropout drops). MEZZO_INJECTIONS says how many (40; the full test is 1000), their seeds are 1, 2, ….
 #include "tiny_run.h"
-#include "train/inject.h"
+#include "tools/inject/inject.h"
 
 enum { STEPS = 7, POLICIES = 3, PRECISIONS = 3 };
 static const char *const policies[] = {"skip", "rollback", "stop"};

@@ -3,7 +3,7 @@
 // flips; one that keeps coming back is named by its op. A run without flips is never suspected.
 // MEZZO_FLIPS: how many flips [160]. MEZZO_CLEAN_STEPS: how many steps each run without flips has [4].
 #include "tiny_run.h"
-#include "train/inject.h"
+#include "tools/inject/inject.h"
 
 enum { STEPS = 4, PRECISIONS = 6, ACCUMS = 2 };
 static const char *const precisions[] = {"fp32", "bf16", "fp16", "fp8", "fp8-block", "fp8-dw16"};

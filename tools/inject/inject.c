@@ -1,5 +1,5 @@
 // Injects faults into steps. Only tests, and the command that is built with them, link this file.
-#include "train/inject.h"
+#include "tools/inject/inject.h"
 
 #include <math.h>
 #include <signal.h>
@@ -27,7 +27,7 @@ const mz_inject *mz_inject_last(void) {
 // --- reading KIND@STEP[.MICRO]:TARGET[#ELEMENT] --------------------------------------------------
 static mezzo_status wrong(const char *what) {
     return mz_fail(MEZZO_ERR_INVALID,
-                   "inject: \"%.100s\" is not nan|inf|drop@STEP[.MICRO]:TARGET[#ELEMENT]: see src/train/inject.h",
+                   "inject: \"%.100s\" is not nan|inf|drop@STEP[.MICRO]:TARGET[#ELEMENT]: see tools/inject/inject.h",
                    what);
 }
 
@@ -245,7 +245,7 @@ static mezzo_status run_exchange(mz_comm *comm, mezzo_device *device, const mz_c
 
 // --- a flip in every step ------------------------------------------------------------------------
 static void end_flip(mz_training *run) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     f->changes += f->changed;
     f->missed += f->changed && run->replay.differed == f->differed;
     f->differed = run->replay.differed;
@@ -258,7 +258,7 @@ static void end_flip(mz_training *run) {
 }
 
 static void draw_flip(mz_training *run, int64_t step) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     uint32_t words[4];
     if (f->target == MZ_AT_SUM && (f->exchanges == 0 || exchange.n < f->exchanges))
         f->exchanges = exchange.n;
@@ -325,7 +325,7 @@ static mezzo_status add_state(mz_training *run, uint32_t *crc) {
 
 // Compares what the first two computations of the step left, independently of the replay's own comparison.
 static mezzo_status look(mz_training *run, bool update) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     uint32_t crc = 0;
     if (!f->rains || f->looks[update] > 1)
         return MEZZO_OK;
@@ -337,7 +337,8 @@ static mezzo_status look(mz_training *run, bool update) {
 }
 
 static mezzo_status inject_open(mz_training *run) {
-    mz_inject *f = &run->inject;
+    MEZZO_TRY(MZ_NEW(run->inject, 1));
+    mz_inject *f = run->inject;
     const char *what = next_fault;
     next_fault = NULL;
     if (lag >= 0)
@@ -377,31 +378,32 @@ static mezzo_status inject_open(mz_training *run) {
 }
 
 static void inject_close(mz_training *run) {
-    if (run->inject.rains)
+    if (run->inject != NULL && run->inject->rains)
         end_flip(run);
     if (run->engine.session.train != NULL)
         run->engine.session.train->hook = NULL;
-    last = run->inject;
+    last = run->inject != NULL ? *run->inject : (mz_inject){0};
+    mz_free(run->inject);
 }
 
 static void inject_at(mz_training *run, int64_t step, int64_t micro, uint64_t data) {
-    if (run->inject.rains && step != run->inject.step)
+    if (run->inject->rains && step != run->inject->step)
         draw_flip(run, step);
-    run->inject.now_step = step;
-    run->inject.now_micro = micro + 1;
-    run->inject.now_data = data - (uint64_t)micro;
+    run->inject->now_step = step;
+    run->inject->now_micro = micro + 1;
+    run->inject->now_data = data - (uint64_t)micro;
 }
 
 static mz_tensor of_parameter(const mz_training *run, float *buffer) {
     const mz_param *p =
-        &run->engine.session.params->list[mezzo_params_find(run->engine.session.params, run->inject.name)];
+        &run->engine.session.params->list[mezzo_params_find(run->engine.session.params, run->inject->name)];
     return (mz_tensor){.data = buffer + p->offset, .dtype = MEZZO_F32, .shape = p->shape, .storage = p->storage};
 }
 
 // Finds the optimizer's first segment of the fault's parameter, and how many moments the parameter has.
 static bool segment_of(const mz_training *run, const mz_segment **out, int *moments) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
-    const int param = mezzo_params_find(run->engine.session.params, run->inject.name);
+    const int param = mezzo_params_find(run->engine.session.params, run->inject->name);
     for (int i = 0; i < o->n; i++)
         if (o->index[i] == param) {
             *out = &o->segments[o->begin[i]];
@@ -414,7 +416,7 @@ static bool segment_of(const mz_training *run, const mz_segment **out, int *mome
 }
 
 static mezzo_status inject_gradient(mz_training *run) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     if (f->now_micro == run->config.grad_accum)
         MEZZO_TRY(look(run, false));
     if (!strikes_micro(f, MZ_AT_GRAD))
@@ -434,7 +436,7 @@ static mezzo_status inject_gradient(mz_training *run) {
 
 static mezzo_status poison_moment(mz_training *run) {
     const mezzo_optimizer *o = run->engine.session.optimizer;
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     const mz_segment *s;
     int moments;
     if (!segment_of(run, &s, &moments) || moments == 0)
@@ -448,7 +450,7 @@ static mezzo_status poison_moment(mz_training *run) {
 }
 
 static mezzo_status inject_parameter(mz_training *run) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     if (strikes(f, MZ_AT_MOMENT) && !f->met)
         return poison_moment(run);
     if (!strikes(f, MZ_AT_PARAM) || f->met)
@@ -463,7 +465,7 @@ static mezzo_status inject_parameter(mz_training *run) {
 }
 
 static mezzo_status inject_update(mz_training *run) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     const bool moment = strikes(f, MZ_AT_STATE);
     if ((!moment && !strikes(f, MZ_AT_UPDATE)) || (f->kind == MZ_INJECT_FLAP && !flaps(f)))
         return look(run, true);
@@ -480,7 +482,7 @@ static mezzo_status inject_update(mz_training *run) {
 }
 
 static mezzo_status inject_drop(mz_training *run, int64_t step) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     mezzo_scaler_state scaler;
     bool drops = f->kind == MZ_INJECT_DROP || f->kind == MZ_INJECT_HALVE;
     if ((!drops && f->kind != MZ_INJECT_SIGNAL) || step != f->step || f->met)
@@ -499,7 +501,7 @@ static mezzo_status inject_drop(mz_training *run, int64_t step) {
 }
 
 static mezzo_status inject_disk(mz_training *run, bool before) {
-    mz_inject *f = &run->inject;
+    mz_inject *f = run->inject;
     static _Thread_local float kept;
     if (f->kind == MZ_INJECT_NONE || f->target != MZ_AT_DISK || run->step != f->step || (before && f->met))
         return MEZZO_OK;
