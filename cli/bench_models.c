@@ -233,8 +233,7 @@ static int measure(models *m, mezzo_device *device) {
                 code = cli_wrong("--%s is for text models, and %s is a model of %s", of_texts[k], m->sizes[i],
                                  mz_task_kind_of(mezzo_model_task(&configs[i]))->unit);
     }
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(code);
     name_speed(m, configs);
     mezzo_status status = mezzo_device_describe(device, &m->device);
     for (int i = 0; i < m->plan.n_precisions && status == MEZZO_OK; i++) { // every precision is checked, too

@@ -24,9 +24,7 @@ static int prepare_environment(const char *folder) {
                                          "../../python/mezzo/audit/front", "../python/mezzo/audit/front"};
     char front[4200], steps[24];
     int64_t n;
-    int code = cli_integer("steps", 1, 100, 3, &n);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(cli_integer("steps", 1, 100, 3, &n));
     if (!cli_find_folder(places, MZ_COUNT(places), front, sizeof front))
         return cli_wrong("the Python module mezzo.audit is not installed beside this command");
     const char *before = getenv("PYTHONPATH");
@@ -361,8 +359,7 @@ static int follow(const char *folder, traces *t) {
         words[i] = (char *)(uintptr_t)cli_line.operands[i]; // exec does not write to its words
     mezzo_status status = code == CLI_DONE ? run_program(words, &program) : MEZZO_OK;
     mz_free(words);
-    if (code != CLI_DONE)
-        return code;
+    CLI_TRY(code);
     if (status == MEZZO_OK)
         status = add_folder(t, folder);
     if (status == MEZZO_OK && t->n == 0)

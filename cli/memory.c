@@ -38,22 +38,16 @@ static int parse_amount(const char *option, bool bytes, double *out) {
     return cli_wrong("--%s %s: write it as %s", option, text, bytes ? "24GiB or 24GB" : "7B or 350M");
 }
 
-// An option that takes a list of names, separated by commas.
-typedef struct named_list {
-    const char *option, *initial, *advice;
-    const char *(*name)(int i);
-    int most; // the most names
-} named_list;
-
-// Parses the names as their indices.
-static int parse_names(const named_list *of, int *out, int *n) {
+// Parses an option's list of names as their indices; `name` returns that of an index below `most`.
+static int parse_names(const char *option, const char *initial, const char *advice, const char *(*name)(int i),
+                       int most, int *out, int *n) {
     cli_word words[CLI_WORDS];
-    CLI_TRY(cli_words(of->option, of->initial, of->most, words, n));
+    CLI_TRY(cli_words(option, initial, most, words, n));
     for (int i = 0; i < *n; i++) {
-        for (out[i] = 0; out[i] < of->most && strcmp(of->name(out[i]), words[i]) != 0;)
+        for (out[i] = 0; out[i] < most && strcmp(name(out[i]), words[i]) != 0;)
             out[i]++;
-        if (out[i] == of->most)
-            return cli_wrong("--%s %s: use %s", of->option, words[i], of->advice);
+        if (out[i] == most)
+            return cli_wrong("--%s %s: use %s", option, words[i], advice);
     }
     return CLI_DONE;
 }
@@ -63,13 +57,10 @@ static const char *master_name(int i) {
 }
 
 static int parse_rows(asked *a) {
-    static const named_list optimizers = {"optimizer", "adamw,sgd,sgd-plain",
-                                          "adamw, sgd (with momentum) and sgd-plain", mz_memory_optimizer,
-                                          MZ_MEMORY_OPTIMIZERS},
-                            masters = {"master", "fp32,split,stochastic", "fp32, split and stochastic", master_name,
-                                       MZ_MEMORY_MASTERS};
-    CLI_TRY(parse_names(&optimizers, a->plan.optimizers, &a->plan.n_optimizers));
-    return parse_names(&masters, a->plan.masters, &a->plan.n_masters);
+    CLI_TRY(parse_names("optimizer", "adamw,sgd,sgd-plain", "adamw, sgd (with momentum) and sgd-plain",
+                        mz_memory_optimizer, MZ_MEMORY_OPTIMIZERS, a->plan.optimizers, &a->plan.n_optimizers));
+    return parse_names("master", "fp32,split,stochastic", "fp32, split and stochastic", master_name, MZ_MEMORY_MASTERS,
+                       a->plan.masters, &a->plan.n_masters);
 }
 
 // Parses the number of ranks; the default is that of the job to which this process belongs.

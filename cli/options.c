@@ -128,9 +128,7 @@ int cli_parse(const cli_command *command, const char *program, int argc, char **
         if (options && strcmp(argv[i], "--") == 0) {
             options = false;
         } else if (options && (strncmp(argv[i], "--", 2) == 0 || is_letter(command, argv[i]))) {
-            int code = parse_option(argc, argv, i, &used);
-            if (code != CLI_DONE)
-                return code;
+            CLI_TRY(parse_option(argc, argv, i, &used));
         } else if (options && argv[i][0] == '-' && argv[i][1] != '\0') {
             return cli_wrong("there is no option %s; options have two dashes, mezzo %s --help lists them", argv[i],
                              command->name);
@@ -249,21 +247,18 @@ int cli_number(const char *name, double least, double most, double initial, doub
 }
 
 int cli_ranges(const cli_range *ranges, size_t n, void *into) {
-    int code = CLI_DONE;
-    for (size_t i = 0; i < n && code == CLI_DONE; i++) {
+    for (size_t i = 0; i < n; i++) {
         const cli_range *r = &ranges[i];
         void *to = (char *)into + r->offset;
-        double number;
+        double number = 0;
         int64_t integer = 0;
         if (r->kind == CLI_F64 || r->factor != 0) {
-            code = cli_number(r->name, r->least, r->most, r->initial, &number);
+            CLI_TRY(cli_number(r->name, r->least, r->most, r->initial, &number));
             integer = r->factor != 0 ? (int64_t)(number * r->factor) : 0;
         } else {
             const int64_t most = r->most < 0x1p63 ? (int64_t)r->most : INT64_MAX;
-            code = cli_integer(r->name, (int64_t)r->least, most, (int64_t)r->initial, &integer);
+            CLI_TRY(cli_integer(r->name, (int64_t)r->least, most, (int64_t)r->initial, &integer));
         }
-        if (code != CLI_DONE)
-            break;
         if (r->kind == CLI_F64)
             *(double *)to = number;
         else if (r->kind == CLI_I32)
@@ -271,7 +266,7 @@ int cli_ranges(const cli_range *ranges, size_t n, void *into) {
         else
             memcpy(to, &integer, sizeof integer); // the number may have either sign
     }
-    return code;
+    return CLI_DONE;
 }
 
 // --- configurations: defaults, recipe, files, keys ----------------------------------------------------
