@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "dist/link.h"
+#include "dist/mpi/handlers.h"
 
 static int tell(int error, char why[MZ_LINK_TEXT]) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -28,7 +29,10 @@ static int link_open(int *rank, int *size, char version[MZ_LINK_TEXT], char why[
         snprintf(why, MZ_LINK_TEXT, "MPI was left already: a process joins one job");
         return 1;
     }
-    if (!there && tell(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &got), why))
+    const mz_handlers ours = mz_handlers_now();
+    const int bad = !there && tell(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &got), why);
+    mz_handlers_restore(&ours);
+    if (bad)
         return 1;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, rank);

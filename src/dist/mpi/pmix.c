@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "dist/link.h"
+#include "dist/mpi/handlers.h"
 
 static int told(pmix_status_t status, const char *what, char why[MZ_LINK_TEXT]) {
     if (status == PMIX_SUCCESS || status == PMIX_OPERATION_SUCCEEDED)
@@ -127,7 +128,9 @@ static int pmix_open(const char *name, int size, char why[MZ_LINK_TEXT]) {
             return no_memory(why);
         }
         PMIX_INFO_LOAD(&info[0], PMIX_SERVER_NSPACE, "mezzo-launch", PMIX_STRING);
+        const mz_handlers ours = mz_handlers_now();
         bad = told(PMIx_server_init(&module, info, 1), "no server", why);
+        mz_handlers_restore(&ours);
         PMIX_INFO_FREE(info, 1);
         started = !bad;
     }
