@@ -298,10 +298,10 @@ static __device__ __forceinline__ affine affine_of(const group_norm_args &v, con
 // A group's numbers for each of a thread's 8 channels: one pair where a group has whole eights (EIGHTS).
 template <bool EIGHTS> struct of_groups {
     float x[EIGHTS ? 1 : 8], y[EIGHTS ? 1 : 8];
-    __device__ __forceinline__ void read(const float2 *from, int column, int depth) {
+    template <class F> __device__ __forceinline__ void read(F pair_of, int column, int depth) { // pair_of(group)
 #pragma unroll
         for (int k = 0; k < (EIGHTS ? 1 : 8); k++) {
-            const float2 f = from[(column * 8 + k) / depth];
+            const float2 f = pair_of((column * 8 + k) / depth);
             x[k] = f.x;
             y[k] = f.y;
         }
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(NORM_BLOCK)
     if (!p.used)
         return;
     const affine a = affine_of(v, p);
-    s.read(FEW ? own : of, p.column, static_cast<int>(v.depth));
+    s.read([&](int g) { return (FEW ? own : of)[g]; }, p.column, static_cast<int>(v.depth));
     for (int turn = 0; turn < turns; turn++) {
 #pragma unroll
         for (int i = 0; i < V; i++)
@@ -399,20 +399,19 @@ static const char *pieces_refusal(const group_norm_args &v) {
 template <bool LOW, bool EIGHTS> static void forward(cudaStream_t stream, const group_norm_args &v, float *workspace) {
     const int pieces = pieces_of(v), each = each_of(v), turns = turns_of(v), spans = spans_of(v);
     float *statistics = workspace + v.b * pieces * v.groups * 2;
-    const dim3 blocks(static_cast<unsigned>(v.b * pieces)), block(NORM_BLOCK);
-    const dim3 groups(static_cast<unsigned>(v.b * v.groups)), applying(static_cast<unsigned>(v.b * spans));
+    const unsigned applying = static_cast<unsigned>(v.b * spans);
     const size_t shared = static_cast<size_t>(v.c + v.groups) * sizeof(float);
-    const float *partial = workspace;
-    launch_dependent(stream, norm_pieces_kernel<LOW>, blocks, block, shared, v, pieces, workspace);
+    launch_dependent(stream, norm_pieces_kernel<LOW>, static_cast<unsigned>(v.b * pieces), NORM_BLOCK, shared, v,
+                     pieces, workspace);
     if (pieces <= FEW_PIECES) {
-        launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, block,
-                         static_cast<size_t>(v.groups) * sizeof(float2), v, spans, turns, pieces, each, partial);
+        launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, true>, applying, NORM_BLOCK,
+                         static_cast<size_t>(v.groups) * sizeof(float2), v, spans, turns, pieces, each, workspace);
         return;
     }
-    launch_dependent(stream, norm_statistics_kernel, groups, dim3(WARP), size_t{0}, v, pieces, each, partial,
-                     statistics);
-    launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, block, size_t{0}, v, spans, turns, pieces,
-                     each, static_cast<const float *>(statistics));
+    launch_dependent(stream, norm_statistics_kernel, static_cast<unsigned>(v.b * v.groups), WARP, 0, v, pieces, each,
+                     workspace, statistics);
+    launch_dependent(stream, norm_apply_kernel<LOW, EIGHTS, false>, applying, NORM_BLOCK, 0, v, spans, turns, pieces,
+                     each, statistics);
 }
 
 static void launch_forward(const mz_cuda_device *cuda, const mz_call *call) {
@@ -436,20 +435,15 @@ MZ_CUDA_KERNEL(group_norm, launch_forward, forward_prepare)
 // Holds what a thread needs of its 8 channels, and what follows for a pixel: x̂ and dz = dy·act'(z).
 template <bool EIGHTS> struct channels8 {
     affine a;
-    float mean[EIGHTS ? 1 : 8], rstd[EIGHTS ? 1 : 8];
+    of_groups<EIGHTS> statistics; // mean and rstd
     __device__ __forceinline__ channels8(const group_norm_args &v, const place &p) : a(affine_of(v, p)) {
-#pragma unroll
-        for (int k = 0; k < (EIGHTS ? 1 : 8); k++) {
-            const int64_t group = p.image * v.groups + (p.column * 8 + k) / static_cast<int>(v.depth);
-            mean[k] = v.mean[group];
-            rstd[k] = v.rstd[group];
-        }
+        const int64_t first = p.image * v.groups;
+        statistics.read([&](int g) { return make_float2(v.mean[first + g], v.rstd[first + g]); }, p.column,
+                        static_cast<int>(v.depth));
     }
-    __device__ __forceinline__ float of_rstd(int k) const {
-        return rstd[EIGHTS ? 0 : k];
-    }
+    __device__ __forceinline__ float of_rstd(int k) const { return statistics.second(k); }
     __device__ __forceinline__ float normal(float x, int k) const {
-        return (x - mean[EIGHTS ? 0 : k]) * rstd[EIGHTS ? 0 : k];
+        return (x - statistics.first(k)) * statistics.second(k);
     }
 };
 
@@ -570,7 +564,8 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2) norm_dx_kernel(group_norm_args 
     fetch<LOW>(x, v.x, v, p);
     fetch<LOW>(dy, v.y, v, p);
     const channels8<EIGHTS> c(v, p);
-    mean.read(reinterpret_cast<const float2 *>(means) + p.image * v.groups, p.column, static_cast<int>(v.depth));
+    const float2 *of = reinterpret_cast<const float2 *>(means) + p.image * v.groups;
+    mean.read([&](int g) { return of[g]; }, p.column, static_cast<int>(v.depth));
     for (int turn = 0; turn < turns; turn++) {
 #pragma unroll
         for (int i = 0; i < V; i++)
@@ -594,14 +589,12 @@ static void backward(cudaStream_t stream, const mz_call *call, const group_norm_
     const int spans = spans_of(v), turns = turns_of(v), ahead = static_cast<int>((v.c + NORM_BLOCK - 1) / NORM_BLOCK);
     float *workspace = static_cast<float *>(call->workspace);
     float *sums = workspace + v.b * spans * 2 * v.c, *means = sums + 2 * v.b * v.c;
-    const dim3 blocks(static_cast<unsigned>(v.b * spans)), all(static_cast<unsigned>(ahead + v.b * spans));
-    const dim3 groups(static_cast<unsigned>(v.b * v.groups)), block(NORM_BLOCK);
-    launch_dependent(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, block, size_t{0}, v, spans, turns, workspace);
-    launch_dependent(stream, norm_sums_kernel, groups, block, size_t{0}, v, spans,
-                     static_cast<const float *>(workspace), sums, means);
-    launch_dependent(stream, norm_dx_kernel<LOW, EIGHTS>, all, block, size_t{0}, v, spans, turns,
-                     mz_cuda_array(mz_out(call, group_norm_bwd, dx)), static_cast<const float *>(means),
-                     norm_gradients_of(call, sums), ahead);
+    const unsigned blocks = static_cast<unsigned>(v.b * spans);
+    launch_dependent(stream, norm_slopes_kernel<LOW, EIGHTS>, blocks, NORM_BLOCK, 0, v, spans, turns, workspace);
+    launch_dependent(stream, norm_sums_kernel, static_cast<unsigned>(v.b * v.groups), NORM_BLOCK, 0, v, spans,
+                     workspace, sums, means);
+    launch_dependent(stream, norm_dx_kernel<LOW, EIGHTS>, ahead + blocks, NORM_BLOCK, 0, v, spans, turns,
+                     mz_cuda_array(mz_out(call, group_norm_bwd, dx)), means, norm_gradients_of(call, sums), ahead);
 }
 
 static void launch_backward(const mz_cuda_device *cuda, const mz_call *call) {

@@ -254,8 +254,8 @@ static mezzo_status run_norm_bwd(mezzo_device *device, const mz_call *call) {
 
 void norm_columns(cudaStream_t stream, const norm_bwd_args &a, int parts) {
     launch_dependent(stream, columns_kernel, blocks_of(columns_wanted(a.pitch, a.dbias, a.linear_dbias), COLUMNS),
-                     dim3(COLUMNS, SHARES), 0, static_cast<const float *>(a.partial), parts, a.pitch, a.dweight,
-                     a.dbias, a.linear_dbias, a.accumulate);
+                     dim3(COLUMNS, SHARES), 0, a.partial, parts, a.pitch, a.dweight, a.dbias, a.linear_dbias,
+                     a.accumulate);
 }
 
 // The workspace has each part's column sums: dweight's, dbias's and linear_dbias's.

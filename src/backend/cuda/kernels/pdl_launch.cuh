@@ -20,9 +20,9 @@ inline bool can_launch_dependent() {
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
-template <typename... P>
+template <typename... P, typename... A>
 cudaError_t launch_dependent(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-                             P... args) {
+                             const A &...args) {
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
