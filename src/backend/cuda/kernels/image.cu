@@ -200,17 +200,13 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(
         return;
     const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.n, first = (row - outer * v.n) * v.stride;
     float most[V], x[V];
-#pragma unroll
-    for (int j = 0; j < V; j++)
-        most[j] = -INFINITY;
+    for_each<V>([&](int j) { most[j] = -INFINITY; });
     for (int k = 0; k < v.size; k++) {
         const int64_t a = first + static_cast<int64_t>(k) * v.step - v.before;
         if (a < 0 || a >= v.axis)
             continue;
         load<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
-#pragma unroll
-        for (int j = 0; j < V; j++)
-            most[j] = most[j] == most[j] && !(x[j] <= most[j]) ? x[j] : most[j];
+        for_each<V>([&](int j) { most[j] = most[j] == most[j] && !(x[j] <= most[j]) ? x[j] : most[j]; });
     }
     store<V>(v.y, i * V, most);
 }

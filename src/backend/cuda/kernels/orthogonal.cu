@@ -65,9 +65,7 @@ __global__ void __launch_bounds__(THREADS)
         factor = static_cast<float>(static_cast<double>(alpha) / fmax(sqrt(sum), static_cast<double>(eps)));
     __syncthreads();
     mine.for_vectors([&](int64_t i, int v) {
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            values[v][k] *= factor;
+        for_each<N>([&](int k) { values[v][k] *= factor; });
         store<N>(y, i, values[v]);
     });
 }
