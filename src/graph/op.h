@@ -240,8 +240,8 @@ struct mz_attrs {
     int64_t first_row;                 // cross_entropy: logits are rows first_row … of the targets'; linear_dx,
                                        // linear_dw with random_gradients: dy is rows first_row … of what is rounded
     bool transpose_a, transpose_b;     // matmul
-    bool symmetric;                    // matmul: b as multiplied is a's transpose and `added` is symmetric; a kernel
-                                       // may leave b unread and compute half of the results
+    bool symmetric;                    // matmul: a kernel may compute half of the results, because b as multiplied is
+                                       // a's transpose, or because both are symmetric and commute; `added` is symmetric
     int64_t chosen_for;                // matmul: the bits of each result are those in a batch of this many matrices; 0:
                                        // of its own batch
     bool tanh;                         // gelu

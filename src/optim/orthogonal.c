@@ -66,6 +66,14 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+// Returns how many steps are taken at once. Of two, X takes part in two products instead of four, and five instead of
+// two are of the small side alone: fewer FLOPs from 3:2 on, whether or not symmetric results are computed by halves. In
+// 16 bits the results are nearer to the exact ones than step by step, in FP32 they are not.
+static int steps_at_once(const mezzo_orthogonal *o, int64_t rows, int64_t columns) {
+    const bool is_long = 2 * larger(rows, columns) > 3 * smaller(rows, columns);
+    return is_long && mezzo_dtype_size(stored_as(o->format)) == 2 ? 2 : 1;
+}
+
 // --- which matrices --------------------------------------------------------------------------------------------------
 static bool has_number(const char *name) {
     for (const char *at = name; *at != '\0'; at += strcspn(at, "."), at += *at == '.') {
@@ -200,30 +208,28 @@ static size_t aligned(size_t bytes) {
     return mz_align_up(bytes, (size_t)ALIGN * 4);
 }
 
-// Holds the offsets in the scratch, besides directions, of a stack's X, its successor, the Gram matrix and its
-// polynomial.
-typedef struct places {
-    size_t x, next, gram, polynomial, end;
-} places;
-
-static places places_of(const mezzo_optimizer *opt, const mz_stack *s) {
-    const size_t width = mezzo_dtype_size(stored_as(s->group->orthogonal.format));
-    const int64_t side = s->rows < s->columns ? s->rows : s->columns;
-    const size_t all = aligned((size_t)(s->own * s->rows * s->columns) * width),
+mz_places mz_stack_places(const mezzo_optimizer *opt, const mz_stack *s) {
+    const mezzo_orthogonal *o = &s->group->orthogonal;
+    const size_t width = mezzo_dtype_size(stored_as(o->format));
+    const int64_t side = smaller(s->rows, s->columns), each = s->rows * s->columns;
+    const size_t all = aligned((size_t)(s->own * each) * width),
                  small = aligned((size_t)(s->own * side * side) * width);
-    places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
-    // After an odd number of steps X is not in `next` when the last product writes the results, so that `next` may
-    // lie over the directions, which no call reads after the first one.
-    const bool is_odd = s->group->orthogonal.steps % 2 == 1 && s->is_aligned;
-    p.next = is_odd ? (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float) : p.x + all;
-    p.gram = p.x + (is_odd ? 1 : 2) * all;
-    p.polynomial = p.gram + small;
-    p.end = p.polynomial + small;
+    const size_t directions = (size_t)(s->from + s->own_first * each) * sizeof(float),
+                 after = directions + (size_t)(s->own * each) * sizeof(float);
+    mz_places p = {.x = aligned((size_t)opt->stacks->elements * sizeof(float))};
+    p.end = p.x + all;
+    // No call reads the directions after the first one. After an odd number of products with X, it is not in `next`
+    // when the last one writes the results, so that `next` may lie there, and what that product does not read after it.
+    const bool is_odd = (o->steps + s->at_once - 1) / s->at_once % 2 == 1 && s->is_aligned;
+    size_t spare = is_odd ? aligned(directions + all) : after;
+    p.next = is_odd ? directions : p.end;
+    p.end += is_odd ? 0 : all;
+    for (int i = 0; i <= s->at_once; i++) {
+        size_t *at = i > 0 && spare + small <= after ? &spare : &p.end;
+        p.small[i] = *at;
+        *at += small;
+    }
     return p;
-}
-
-size_t mz_stack_next(const mezzo_optimizer *opt, const mz_stack *s) {
-    return places_of(opt, s).next;
 }
 
 // place, result: where element 0 of the parameter would lie, in elements of the scratch in FP32 and in the results'
@@ -489,6 +495,7 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
                             .gain = parts[i].scale / passes,
                             .group = group,
                             .chosen_for = chosen_for(parts, n, &parts[i]),
+                            .at_once = steps_at_once(&group->orthogonal, parts[i].rows, parts[i].columns),
                             .first = (int)k->n_segments,
                             .rows = parts[i].rows,
                             .columns = parts[i].columns,
@@ -532,7 +539,7 @@ static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
 static void free_calls(struct mz_stacks *stacks) {
     for (size_t i = 0; i < stacks->n; i++) {
         mz_stack *s = &stacks->list[i];
-        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->polynomial,
+        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->small, &s->sum,
                                      &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
         for (size_t k = 0; k < MZ_COUNT(ops); k++)
             mz_prepared_free(&ops[k]->prepared);
@@ -583,7 +590,7 @@ mezzo_status mz_stacks_lay_out(mezzo_optimizer *opt) {
     if (opt->stacks->size > 1 && !opt->params->padded) // padded stacks have separate memory anyway
         MEZZO_TRY(stack_groups(opt, opt->stacks->elements - beginning));
     for (size_t i = 0; i < opt->stacks->n; i++) {
-        const size_t end = places_of(opt, &opt->stacks->list[i]).end;
+        const size_t end = mz_stack_places(opt, &opt->stacks->list[i]).end;
         opt->stacks->bytes = end > opt->stacks->bytes ? end : opt->stacks->bytes;
     }
     return MEZZO_OK;
@@ -611,13 +618,12 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
     const mezzo_dtype dtype = stored_as(s->group->orthogonal.format);
     const bool is_wide = s->rows <= s->columns;
     const int64_t side = is_wide ? s->rows : s->columns;
-    const places p = places_of(opt, s);
+    const mz_places p = mz_stack_places(opt, s);
     const mz_tensor direction = matrices(opt, (size_t)(s->from + s->own_first * s->rows * s->columns) * sizeof(float),
                                          MEZZO_F32, s->own, s->rows, s->columns);
     const mz_tensor x = matrices(opt, p.x, dtype, s->own, s->rows, s->columns),
                     next = matrices(opt, p.next, dtype, s->own, s->rows, s->columns),
-                    gram = matrices(opt, p.gram, dtype, s->own, side, side),
-                    polynomial = matrices(opt, p.polynomial, dtype, s->own, side, side);
+                    small = matrices(opt, p.small[0], dtype, s->own, side, side);
     const bool is_quintic = s->group->orthogonal.coefficients == MEZZO_ORTHOGONAL_QUINTIC;
     s->normalize.call = (mz_call){.op = MZ_OP_matrix_normalize,
                                   .attrs = {.eps = 1e-7f, .alpha = (float)(is_quintic ? 1 : 1 / safety)},
@@ -626,15 +632,21 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
                                   .in = {direction},
                                   .n_out = 1,
                                   .out = {x}};
-    fill_product(s, &s->gram, x, x, mz_tensor_absent(), gram);
+    fill_product(s, &s->gram, x, x, mz_tensor_absent(), small);
     s->gram.call.attrs.transpose_a = !is_wide;
     s->gram.call.attrs.transpose_b = is_wide;
-    fill_product(s, &s->polynomial, gram, gram, gram, polynomial);
-    s->gram.call.attrs.symmetric = s->polynomial.call.attrs.symmetric = true;
-    fill_product(s, &s->advance, is_wide ? polynomial : x, is_wide ? x : polynomial, x, next);
+    fill_product(s, &s->small, small, small, small, small);
+    s->gram.call.attrs.symmetric = s->small.call.attrs.symmetric = true;
+    s->sum.call = (mz_call){.op = MZ_OP_add,
+                            .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
+                            .n_in = 2,
+                            .in = {small, small},
+                            .n_out = 1,
+                            .out = {small}};
+    fill_product(s, &s->advance, is_wide ? small : x, is_wide ? x : small, x, next);
     const mz_tensor result = matrices(opt, (size_t)result_at(opt, s, s->from + s->own_first * s->rows * s->columns),
                                       result_of(opt, s), s->own, s->rows, s->columns);
-    fill_product(s, &s->finish, is_wide ? polynomial : x, is_wide ? x : polynomial, x, result);
+    fill_product(s, &s->finish, is_wide ? small : x, is_wide ? x : small, x, result);
     const mz_tensor averages =
         matrices(opt, (size_t)(s->rows_at + s->own_first * s->rows) * sizeof(float), MEZZO_F32, s->own, s->rows, 1);
     s->scale_rows.call = (mz_call){.op = MZ_OP_matrix_scale_rows,
@@ -679,14 +691,14 @@ static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
 static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scratch) {
     fill_passes(opt, s);
     fill_steps(opt, s);
-    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->polynomial,
+    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->small, &s->sum,
                                  &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
     for (size_t i = 0; i < MZ_COUNT(ops); i++) {
         const bool is_pass = ops[i] == &s->momentum || ops[i] == &s->apply;
         mz_prepared_free(&ops[i]->prepared);
         if (!is_pass && s->own == 0) // other ranks own these matrices
             continue;
-        if (ops[i] == &s->scale_rows && !mz_group_keeps_rows(s->group))
+        if ((ops[i] == &s->scale_rows && !mz_group_keeps_rows(s->group)) || (ops[i] == &s->sum && s->at_once == 1))
             continue;
         MEZZO_TRY(mz_prepare(opt->device, &ops[i]->call, &ops[i]->prepared));
         *scratch = ops[i]->prepared.workspace > *scratch ? ops[i]->prepared.workspace : *scratch;

@@ -24,13 +24,15 @@ typedef struct mz_stack {
     double norm;                  // √min(rows, columns) without padding: the norm of a matrix with orthogonal rows or
                                   // columns
     int64_t rows_at;              // where the rows' moving averages begin, in elements of the scratch
+    int at_once;                  // steps of the iteration that are taken at once: 1 or 2
     int64_t chosen_for;           // its products have the bits of those in a batch of this many matrices, on any number
                                   // of ranks
     size_t first_held, n_held;    // pieces of the ranks' directions; those of a parameter belong to its first stack
     // Collectives that bring directions to the ranks that own the matrices, then those that spread the rows' moving
     // averages, and then those that return the results.
     size_t first_gather, n_gathers, n_rows, n_returns;
-    mz_update_op momentum, normalize, gram, polynomial, advance, finish, scale_rows, apply;
+    mz_update_op momentum, normalize, gram, small, sum, advance, finish, scale_rows, apply; // small, sum: of matrices
+                                                                                            // of the small side
     mz_update_attrs momentum_update, apply_update;
 } mz_stack;
 
@@ -102,7 +104,11 @@ void mz_orthogonal_coefficients(const mezzo_orthogonal *orthogonal, int step, fl
 bool mz_group_keeps_rows(const mz_group *group);
 // Returns the first stack after `at` that does not have the rest of the same parameters.
 size_t mz_stacks_end_of_parameters(const struct mz_stacks *stacks, size_t at);
-// Returns the offset in the scratch, in bytes, of the place that takes turns with the stack's X.
-size_t mz_stack_next(const mezzo_optimizer *optimizer, const mz_stack *stack);
+// Holds offsets in the scratch, in bytes: of X and the place that takes turns with it, and of at_once + 1 places for
+// matrices of the small side. The last product's results may lie over the latter, but for the first one.
+typedef struct mz_places {
+    size_t x, next, small[3], end;
+} mz_places;
+mz_places mz_stack_places(const mezzo_optimizer *optimizer, const mz_stack *stack);
 
 #endif

@@ -7,28 +7,78 @@ static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op 
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
 
-// Issues one step of the iteration: A = X·Xᵀ, B = c₂·A·A + c₁·A, and B·X + c₀·X. X alternates between two places, and
-// the last step writes the result over the directions.
-static mezzo_status issue_step(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, int step) {
+// y = factor·a·b + added_factor·added, of matrices of the small side.
+static mezzo_status issue_small(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *const in[3], void *y,
+                                float factor, float added_factor) {
+    mz_call *call = &s->small.call;
+    for (int i = 0; i < 3; i++)
+        call->in[i].data = in[i];
+    call->out[0].data = y;
+    call->attrs.coefficients[0] = factor;
+    call->attrs.coefficients[1] = added_factor;
+    return issue(opt, into, &s->small);
+}
+
+// y = X·Xᵀ.
+static mezzo_status issue_gram(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *x, void *y) {
+    s->gram.call.in[0].data = s->gram.call.in[1].data = x;
+    s->gram.call.out[0].data = y;
+    return issue(opt, into, &s->gram);
+}
+
+// Issues two steps, with two products of X and others of the small side, all symmetric. With Z = c₀·(1 + P), P =
+// (c₂·A·A + c₁·A)/c₀ of the first step, the second one's A′ is Z·A·Z, and X becomes Z′·Z·X:
+//   T = P·A + A, A′ = c₀²·(P·T + T), P′ of A′ as P, Q = P′·P + (P + P′), and c₀·c₀′·(Q·X + X).
+// Leaves Q in small[0]; `spare`: where the successor of X will be.
+static mezzo_status issue_pair(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *const small[3], void *x,
+                               void *spare, const float c[2][3]) {
+    void *const gram = small[0], *const first = small[1], *const sum = small[2], *const second = spare;
+    MEZZO_TRY(issue_gram(opt, into, s, x, gram));
+    MEZZO_TRY(issue_small(opt, into, s, (void *[]){gram, gram, gram}, first, c[0][2] / c[0][0], c[0][1] / c[0][0]));
+    MEZZO_TRY(issue_small(opt, into, s, (void *[]){first, gram, gram}, spare, 1, 1));
+    MEZZO_TRY(issue_small(opt, into, s, (void *[]){first, spare, spare}, gram, c[0][0] * c[0][0], c[0][0] * c[0][0]));
+    MEZZO_TRY(issue_small(opt, into, s, (void *[]){gram, gram, gram}, second, c[1][2] / c[1][0], c[1][1] / c[1][0]));
+    s->sum.call.in[0].data = first;
+    s->sum.call.in[1].data = second;
+    s->sum.call.out[0].data = sum;
+    MEZZO_TRY(issue(opt, into, &s->sum));
+    return issue_small(opt, into, s, (void *[]){second, first, sum}, small[0], 1, 1);
+}
+
+// Issues the iteration. A step is A = X·Xᵀ, P = c₂·A·A + c₁·A, and P·X + c₀·X. X alternates between two places, and the
+// last product writes the result over the directions.
+static mezzo_status issue_steps(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s) {
     const mezzo_orthogonal *o = &s->group->orthogonal;
     const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
-    void *const x = s->normalize.call.out[0].data, *const next = opt->stacks->scratch + mz_stack_next(opt, s);
-    void *const from = step % 2 == 0 ? x : next, *const to = step % 2 == 0 ? next : x;
-    mz_update_op *last = step + 1 == o->steps ? &s->finish : &s->advance;
-    const float gain = last == &s->finish ? (float)s->gain : 1;
-    float c[3];
-    mz_orthogonal_coefficients(o, step, c);
-    s->gram.call.in[0].data = s->gram.call.in[1].data = from;
-    last->call.in[matrix].data = last->call.in[MZ_IN(matmul, added)].data = from;
-    if (last == &s->advance)
-        last->call.out[0].data = to;
-    s->polynomial.call.attrs.coefficients[0] = c[2] * gain;
-    s->polynomial.call.attrs.coefficients[1] = c[1] * gain;
-    last->call.attrs.coefficients[0] = 1;
-    last->call.attrs.coefficients[1] = c[0] * gain;
-    MEZZO_TRY(issue(opt, into, &s->gram));
-    MEZZO_TRY(issue(opt, into, &s->polynomial));
-    return issue(opt, into, last);
+    const mz_places p = mz_stack_places(opt, s);
+    char *const scratch = opt->stacks->scratch;
+    void *const small[3] = {scratch + p.small[0], scratch + p.small[1], scratch + p.small[2]};
+    void *x = scratch + p.x, *next = scratch + p.next;
+    for (int step = 0; step < o->steps; step += s->at_once) {
+        const bool is_pair = s->at_once == 2 && step + 1 < o->steps, is_last = step + s->at_once >= o->steps;
+        mz_update_op *last = is_last ? &s->finish : &s->advance;
+        const float gain = is_last ? (float)s->gain : 1;
+        float c[2][3];
+        mz_orthogonal_coefficients(o, step, c[0]);
+        mz_orthogonal_coefficients(o, step + 1, c[1]);
+        if (is_pair) {
+            MEZZO_TRY(issue_pair(opt, into, s, small, x, next, c));
+        } else {
+            MEZZO_TRY(issue_gram(opt, into, s, x, small[1]));
+            MEZZO_TRY(issue_small(opt, into, s, (void *[]){small[1], small[1], small[1]}, small[0], c[0][2] * gain,
+                                  c[0][1] * gain));
+        }
+        last->call.in[matrix].data = last->call.in[MZ_IN(matmul, added)].data = x;
+        if (!is_last)
+            last->call.out[0].data = next;
+        last->call.attrs.coefficients[0] = is_pair ? c[0][0] * c[1][0] * gain : 1;
+        last->call.attrs.coefficients[1] = (is_pair ? c[0][0] * c[1][0] : c[0][0]) * gain;
+        MEZZO_TRY(issue(opt, into, last));
+        void *const before = x;
+        x = next;
+        next = before;
+    }
+    return MEZZO_OK;
 }
 
 // Issues collectives [first, first + n), which move some of these directions, on a stream of their own.
@@ -82,10 +132,10 @@ static mezzo_status issue_momentum(mezzo_optimizer *opt, mz_sequence *into, size
 static mezzo_status issue_products(mezzo_optimizer *opt, mz_sequence *into, size_t *at) {
     for (const size_t end = mz_stacks_end_of_parameters(opt->stacks, *at); *at < end; ++*at) {
         mz_stack *s = &opt->stacks->list[*at];
-        if (s->own > 0)
+        if (s->own > 0) {
             MEZZO_TRY(issue(opt, into, &s->normalize));
-        for (int step = 0; step < s->group->orthogonal.steps && s->own > 0; step++)
-            MEZZO_TRY(issue_step(opt, into, s, step));
+            MEZZO_TRY(issue_steps(opt, into, s));
+        }
         if (s->own > 0 && mz_group_keeps_rows(s->group))
             MEZZO_TRY(issue(opt, into, &s->scale_rows));
         const size_t rows = s->first_gather + s->n_gathers;

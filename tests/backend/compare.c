@@ -241,7 +241,9 @@ static void tensors_to_device(const trial *t, mezzo_device *device, bool in_plac
             call->in[i].storage = storage_of(t, i, pad);
         if (i < t->n_out)
             call->out[i].storage = storage_of(t, t->n_in + i, pad);
-        if (mz_present(&t->in[i].t))
+        if (i == 1 && t->one_operand)
+            call->in[i].data = call->in[0].data;
+        else if (mz_present(&t->in[i].t))
             call->in[i].data = tensor_to_device(device, &call->in[i], t->in[i].stored);
     }
     for (int i = 0; i < t->n_out; i++)
@@ -305,7 +307,7 @@ static result run_kernel(const trial *t, mezzo_device *device, const mz_kernel *
             fail_msg("%s: %s left padding of output %d that is not zero", what, kernel->name, i);
     }
     for (int i = 0; i < t->n_in; i++) {
-        if (!mz_present(&t->in[i].t))
+        if (!mz_present(&t->in[i].t) || (i == 1 && t->one_operand))
             continue;
         size_t bytes = mz_tensor_bytes_stored(&call.in[i]);
         unsigned char *after = mz_alloc(bytes + 1, 1);

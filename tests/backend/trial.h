@@ -33,6 +33,7 @@ typedef struct trial {
     bool skip_mutations; // the trial has nothing to drop (one term) or is not about accuracy
     bool optional;       // a device may have no kernel for it
     bool odd_threads;    // a third run has 5 threads
+    bool one_operand;    // input 1 is input 0, in the same memory
     // Outputs that are not floats (state blocks, low copies): says what is wrong, or NULL. Missing: bytes must be
     // equal. `got` has the bytes of every output, `want` the reference's of this one.
     const char *(*compare_bytes)(const struct trial *t, int slot, unsigned char *const *got, const unsigned char *want);

@@ -1,10 +1,10 @@
 // Batched products of 16-bit matrices whose result is symmetric, on Hopper's tensor cores (compute capability 9.0
-// only): c₀·x·xᵀ + c₁·added, where the second operand is the first one's transpose and is not read. Tiles on and below
-// the diagonal are computed, and each is stored twice: as it is, and transposed.
+// only): c₀·a·b + c₁·added, where b is a's transpose, or a and b are symmetric and commute. Tiles on and below the
+// diagonal are computed, and each is stored twice: as it is, and transposed.
 //
-// A block is a thread that asks for boxes of the operand (TMA) and two warpgroups that take turns at tiles of 128 × 128
-// results: while one finishes a tile, the other multiplies. The matrix to add comes as the last piece of a tile's sum.
-// A result depends neither on how many matrices there are nor on which tiles are divided.
+// A block is a thread that asks for boxes of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
+// 128 results: while one finishes a tile, the other multiplies. The matrix to add comes as the last piece of a tile's
+// sum. A result depends neither on how many matrices there are nor on which tiles are divided.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -15,18 +15,19 @@
 #include "vec.cuh"
 
 namespace {
-// Boxes are blocks of 64 × 64 elements, rows of 128 bytes. A slot has two of the tile's columns (rows of x, as its rows
-// are) and two of its rows, for tiles on the diagonal the first two alone; or the four of the matrix to add. Block
+// Boxes are blocks of 64 × 64 elements, rows of 128 bytes. A slot has two of the tile's columns (rows of bᵀ)
+// and two of its rows (of a), where these are the same the first two alone; or the four of the matrix to add. Block
 // (r, c) of a result is staged as the r-th after 2·c.
 enum { TILE = 128, L = 64, STAGES = 5, BLOCK = 64 * 64 * 2, OPERAND = 2 * BLOCK, STAGE = 2 * OPERAND, STAGING = STAGE };
 
 struct symmetric_product {
-    CUtensorMap x, added, out; // boxes of BLOCK
-    int dtype;                 // of all
-    bool by_rows, adds;        // x [matrices, side, inner], else [matrices, inner, side]; added is there
-    float factors[2];          // where it is
-    unsigned matrices, tiles;  // tiles of a matrix
-    int sum;                   // pieces of a sum, without the matrix to add
+    CUtensorMap a, b, added, out; // boxes of BLOCK; b as a lies
+    int dtype;                    // of all
+    bool by_rows, adds;           // a [matrices, side, inner], else [matrices, inner, side]; added is there
+    bool two;                     // b is not in a's memory
+    float factors[2];             // where added is there
+    unsigned matrices, tiles;     // tiles of a matrix
+    int sum;                      // pieces of a sum, without the matrix to add
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -37,6 +38,7 @@ struct symmetric_tile {
     static constexpr bool any = true;
     static constexpr int from = 0, to = 1;
     int matrix, down, right, first, halves;
+    bool shares; // its rows and columns are the same numbers
     __device__ __forceinline__ bool on_diagonal() const { return down == right; }
 };
 
@@ -68,6 +70,7 @@ struct triangle_walk {
         t.right = i - t.down * (t.down + 1) / 2;
         t.first = divided ? static_cast<int>((unit - whole) & 1) : 0;
         t.halves = divided ? 1 : 2;
+        t.shares = t.on_diagonal() && !g.two;
         return t;
     }
     __device__ __forceinline__ symmetric_tile tile(const symmetric_product &, const symmetric_tile &t) const {
@@ -120,10 +123,10 @@ template <typename T, bool BY_ROWS, bool ADDS> struct symmetric_policy : tile_po
                 if (k > 0)
                     ring.advance();
                 barrier_wait(ring.empty(), ring.parity() ^ 1);
-                barrier_expect(ring.full(), static_cast<uint32_t>((t.on_diagonal() ? 2 : 2 + t.halves) * BLOCK));
+                barrier_expect(ring.full(), static_cast<uint32_t>((t.shares ? 2 : 2 + t.halves) * BLOCK));
                 for (int c = 0; c < 2; c++)
-                    fetch_rows(ring.slot() + c * BLOCK, maps.a, t.right * TILE + c * 64, k, ring.full());
-                for (int h = t.first; h < t.first + t.halves && !t.on_diagonal(); h++)
+                    fetch_rows(ring.slot() + c * BLOCK, maps.b, t.right * TILE + c * 64, k, ring.full());
+                for (int h = t.first; h < t.first + t.halves && !t.shares; h++)
                     fetch_rows(ring.slot() + OPERAND + h * BLOCK, maps.a, t.down * TILE + h * 64, k, ring.full());
             }
             if constexpr (ADDS) {
@@ -132,11 +135,11 @@ template <typename T, bool BY_ROWS, bool ADDS> struct symmetric_policy : tile_po
                 barrier_expect(ring.full(), static_cast<uint32_t>(2 * t.halves * BLOCK));
                 for (int h = t.first; h < t.first + t.halves; h++)
                     for (int c = 0; c < 2; c++)
-                        fetch_box_of_three(ring.slot() + (c * 2 + h) * BLOCK, maps.b, t.right * TILE + c * 64,
+                        fetch_box_of_three(ring.slot() + (c * 2 + h) * BLOCK, &g.added, t.right * TILE + c * 64,
                                            t.down * TILE + h * 64, t.matrix, ring.full());
             }
         }
-        // 64 of x's rows as the product has them.
+        // 64 rows of an operand as the product has them.
         __device__ __forceinline__ void fetch_rows(uint32_t to, const CUtensorMap *map, int row, int k,
                                                    uint32_t full) const {
             fetch_box_of_three(to, map, BY_ROWS ? k * L : row, BY_ROWS ? row : k * L, t.matrix, full);
@@ -169,7 +172,7 @@ template <typename T, bool BY_ROWS, bool ADDS> struct symmetric_policy : tile_po
                 if (k > 0)
                     ring.advance();
                 barrier_wait(ring.full(), ring.parity());
-                const uint32_t slot = ring.slot(), rows = slot + (t.on_diagonal() ? 0 : OPERAND) + t.first * BLOCK;
+                const uint32_t slot = ring.slot(), rows = slot + (t.shares ? 0 : OPERAND) + t.first * BLOCK;
                 const uint64_t a = wgmma_operand(rows, L * 128), b = wgmma_operand(slot, L * 128);
                 wgmma_begin();
 #pragma unroll
@@ -309,7 +312,7 @@ template <typename T, bool BY_ROWS, bool ADDS> struct symmetric_policy : tile_po
 
 template <typename P>
 __global__ void __launch_bounds__(THREADS, 1) symmetric_kernel(const __grid_constant__ symmetric_product g) {
-    loop_over_tiles<P>(g, {&g.x, &g.added});
+    loop_over_tiles<P>(g, {&g.a, &g.b});
 }
 
 // --- launching -----------------------------------------------------------------------------------------------------
@@ -346,20 +349,20 @@ bool describe(CUtensorMap *map, int dtype, const void *data, int64_t matrices, i
 enum { LEAST_SIDE = 256, MOST_SIDE = 1 << 16, MOST_INNER = 1 << 24 };
 
 static const char *symmetric_args(const mz_cuda_device *cuda, const mz_call *call, symmetric_product *g) {
-    const mz_tensor *x = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *added = mz_in(call, matmul, added),
+    const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *added = mz_in(call, matmul, added),
                     *y = mz_out(call, matmul, y);
-    const int64_t side = y->shape.dim[y->shape.rank - 1], cols = x->shape.dim[x->shape.rank - 1],
-                  inner = x->shape.dim[x->shape.rank - (call->attrs.transpose_a ? 2 : 1)],
+    const int64_t side = y->shape.dim[y->shape.rank - 1], cols = a->shape.dim[a->shape.rank - 1],
+                  inner = a->shape.dim[a->shape.rank - (call->attrs.transpose_a ? 2 : 1)],
                   matrices = mz_shape_count(&y->shape) / (side * side), down = (side + TILE - 1) / TILE;
     if (cuda->cc != 90)
         return "is for compute capability 9.0";
     if (!call->attrs.symmetric)
         return "is for symmetric results";
-    if ((x->dtype != MEZZO_BF16 && x->dtype != MEZZO_F16) || b->dtype != x->dtype || y->dtype != x->dtype ||
-        (mz_present(added) && added->dtype != x->dtype))
+    if ((a->dtype != MEZZO_BF16 && a->dtype != MEZZO_F16) || b->dtype != a->dtype || y->dtype != a->dtype ||
+        (mz_present(added) && added->dtype != a->dtype))
         return "multiplies bf16 and fp16, adds and stores what it multiplies";
-    if (mz_shape_count(&x->shape) != matrices * side * inner)
-        return "the operand has every batch";
+    if (mz_shape_count(&a->shape) != matrices * side * inner || mz_shape_count(&b->shape) != matrices * side * inner)
+        return "both operands have every batch";
     if (side % 8 != 0 || cols % 8 != 0)
         return "rows must be multiples of 16 bytes";
     if (side < LEAST_SIDE)
@@ -367,7 +370,7 @@ static const char *symmetric_args(const mz_cuda_device *cuda, const mz_call *cal
     if (side > MOST_SIDE || inner > MOST_INNER || matrices * (down * (down + 1)) >= static_cast<int64_t>(1) << 31)
         return "numbers of rows, columns and tiles fit in 31 bits";
     *g = {};
-    g->dtype = x->dtype;
+    g->dtype = a->dtype;
     g->by_rows = !call->attrs.transpose_a;
     g->adds = mz_present(added);
     g->factors[0] = call->attrs.coefficients[0];
@@ -385,12 +388,15 @@ static const char *symmetric_prepare(mezzo_device *device, const mz_call *call, 
 }
 
 static mezzo_status symmetric_run(mezzo_device *device, const mz_call *call) {
-    const mz_tensor *x = mz_in(call, matmul, a), *added = mz_in(call, matmul, added), *y = mz_out(call, matmul, y);
+    const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *added = mz_in(call, matmul, added),
+                    *y = mz_out(call, matmul, y);
     symmetric_product g;
     (void)symmetric_args(mz_cuda(device), call, &g);
-    const int64_t side = y->shape.dim[y->shape.rank - 1], rows = x->shape.dim[x->shape.rank - 2],
-                  cols = x->shape.dim[x->shape.rank - 1];
-    const bool described = describe(&g.x, g.dtype, x->data, g.matrices, rows, cols) &&
+    const int64_t side = y->shape.dim[y->shape.rank - 1], rows = a->shape.dim[a->shape.rank - 2],
+                  cols = a->shape.dim[a->shape.rank - 1];
+    g.two = b->data != a->data;
+    const bool described = describe(&g.a, g.dtype, a->data, g.matrices, rows, cols) &&
+                           describe(&g.b, g.dtype, b->data, g.matrices, rows, cols) &&
                            describe(&g.out, g.dtype, y->data, g.matrices, side, side) &&
                            (!g.adds || describe(&g.added, g.dtype, added->data, g.matrices, side, side));
     MZ_CUDA_TRY(described ? run_symmetric(mz_cuda(device), g, false) : cudaErrorNotSupported);
