@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# muon [1.5B|still|symmetric|study]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the
+# muon [1.5B|still|symmetric|old|study]: steps of GPT-2 124M with AdamW, Muon and NorMuon in turns (steps.csv); ms of Muon's step by call, and how much of it the
 # floors are (calls.csv, of ops-calls.csv); a 1.5B shape at 65,536 tokens, whose difference in ms is that of any number of tokens (with its word, at 262,144
 # and nothing else; still: with both optimizers, also at a learning rate of 1e-30, and the card's clocks meanwhile in clocks.csv); whether two runs, and a
 # resumed one, have the same bits (bits.csv); in fp8. With the word symmetric nothing but steps with AdamW, Muon, and Muon without the kernel of symmetric
-# products, in turns, and calls of both (calls.csv, calls-without.csv). study: losses of AdamW and Muon by the format of its products on the texts
-# DEBS/*.txt (else the one here), three seeds, by bench/muon_loss.py, four runs at the same time (losses.csv; study.csv: intervals); then, if there is time,
-# AdamW at other rates, NorMuon and other formats.
+# products, in turns, and calls of both (calls.csv, calls-without.csv); old: the same with the Muon of DEBS/old.tgz (calls-old.csv). study: losses of AdamW
+# and Muon by the format of its products on the texts DEBS/*.txt (else the one here), three seeds, by bench/muon_loss.py, four runs at the same time
+# (losses.csv; study.csv: intervals); then, if there is time, AdamW at other rates, NorMuon and other formats.
 . "$(dirname "$0")/common.sh"
 gpt2=$(pick "--model gpt2 --layers 12 --heads 12 --d-model 768 --vocab 50304 --seq-len 1024 --batch-size 32" \
     "--model gpt2 --layers 2 --heads 2 --d-model 48 --vocab 512 --seq-len 32 --batch-size 2")
@@ -34,17 +34,19 @@ for key, (calls, ms, floor) in sorted(table.items(), key=lambda one: -one[1][1])
     print("%s|%g|%.3f|%.2f" % ("|".join(key), calls, ms, floor / ms if ms > 0 else 0))
 ' "$out/ops-$1.csv")
 }
-symmetric() {
-    local without=matmul__cuda_symmetric turn
-    [[ $device == cuda ]] || without=
+beside() { # without|old: steps and calls of AdamW, Muon, and this other Muon in turns
+    local other=$1 turn o new=$mezzo old=$mezzo kernel="" found
+    [[ $other != without || $device != cuda ]] || kernel=matmul__cuda_symmetric
+    [[ $other != old ]] || ! found=$(old_build) || old=$found/mezzo
     for turn in 1 2; do
         # shellcheck disable=SC2086
-        for o in adamw muon without; do
+        for o in adamw muon "$other"; do
             time_for 12 "$o, turn $turn" || continue
-            MEZZO_CUDA_WITHOUT=$([[ $o != without ]] || echo "$without") ROW_LIMIT=20 steps "$o-bf16-$turn" $gpt2 --precision bf16 --dropout 0 \
-                --steps "$n" --optimizer "$([[ $o == adamw ]] && echo adamw || echo muon)"
+            mezzo=$([[ $o == old ]] && echo "$old" || echo "$new") MEZZO_CUDA_WITHOUT=$([[ $o != without ]] || echo "$kernel") ROW_LIMIT=20 \
+                steps "$o-bf16-$turn" $gpt2 --precision bf16 --dropout 0 --steps "$n" --optimizer "$([[ $o == adamw ]] && echo adamw || echo muon)"
         done
-        MEZZO_CUDA_WITHOUT=$([[ $turn == 1 ]] || echo "$without") calls "$([[ $turn == 1 ]] && echo calls || echo calls-without)"
+        mezzo=$([[ $turn == 1 ]] && echo "$new" || echo "$old") MEZZO_CUDA_WITHOUT=$([[ $turn == 1 ]] || echo "$kernel") \
+            calls "$([[ $turn == 1 ]] && echo calls || echo "calls-$other")"
     done
 }
 fp8() {
@@ -114,7 +116,9 @@ elif [[ ${1:-} == 1.5B ]]; then
 elif [[ ${1:-} == still ]]; then
     still
 elif [[ ${1:-} == symmetric ]]; then
-    symmetric
+    beside without
+elif [[ ${1:-} == old ]]; then
+    beside old
 else
     124M 1
     calls calls
