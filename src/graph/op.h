@@ -260,7 +260,8 @@ struct mz_attrs {
     int64_t sample;                // inspect: the number of values to check; 0 = all
     float limit;                   // inspect: magnitudes above it are bad; 0 = none
     int bad_first, bad_rest;       // inspect: MZ_BAD_… of the first input and of the others
-    float coefficients[2];         // matmul with `added`, matrix_scale_rows
+    float coefficients[3];         // matmul with `added`, matrix_scale_rows; the third may be other than 0 in a call
+                                   // that was prepared with such a one
     const mz_update_attrs *update; // of OP_STATE rows
     const struct mz_rounding_attrs *rounding; // rounding: see backend/inspect.h
 };

@@ -221,14 +221,14 @@ mz_places mz_stack_places(const mezzo_optimizer *opt, const mz_stack *s) {
     // No call reads the directions after the first one. After an odd number of products with X, it is not in `next`
     // when the last one writes the results, so that `next` may lie there, and what that product does not read after it.
     const bool is_odd = (o->steps + s->at_once - 1) / s->at_once % 2 == 1 && s->is_aligned;
-    size_t spare = is_odd ? aligned(directions + all) : after;
+    const size_t spare = is_odd ? aligned(directions + all) : after;
     p.next = is_odd ? directions : p.end;
     p.end += is_odd ? 0 : all;
-    for (int i = 0; i <= s->at_once; i++) {
-        size_t *at = i > 0 && spare + small <= after ? &spare : &p.end;
-        p.small[i] = *at;
-        *at += small;
-    }
+    p.small[0] = p.end;
+    p.end += small;
+    const bool is_spare = spare + small <= after;
+    p.small[1] = is_spare ? spare : p.end;
+    p.end += is_spare ? 0 : small;
     return p;
 }
 
@@ -539,7 +539,7 @@ static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
 static void free_calls(struct mz_stacks *stacks) {
     for (size_t i = 0; i < stacks->n; i++) {
         mz_stack *s = &stacks->list[i];
-        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->small, &s->sum,
+        mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->polynomial, &s->product,
                                      &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
         for (size_t k = 0; k < MZ_COUNT(ops); k++)
             mz_prepared_free(&ops[k]->prepared);
@@ -635,14 +635,10 @@ static void fill_steps(const mezzo_optimizer *opt, mz_stack *s) {
     fill_product(s, &s->gram, x, x, mz_tensor_absent(), small);
     s->gram.call.attrs.transpose_a = !is_wide;
     s->gram.call.attrs.transpose_b = is_wide;
-    fill_product(s, &s->small, small, small, small, small);
-    s->gram.call.attrs.symmetric = s->small.call.attrs.symmetric = true;
-    s->sum.call = (mz_call){.op = MZ_OP_add,
-                            .numerics = {MEZZO_F32, MEZZO_F32, MEZZO_F32},
-                            .n_in = 2,
-                            .in = {small, small},
-                            .n_out = 1,
-                            .out = {small}};
+    fill_product(s, &s->polynomial, small, small, small, small);
+    s->polynomial.call.attrs.coefficients[2] = s->at_once == 2 ? 1 : 0; // others when it is issued
+    fill_product(s, &s->product, small, small, mz_tensor_absent(), small);
+    s->gram.call.attrs.symmetric = s->polynomial.call.attrs.symmetric = s->product.call.attrs.symmetric = true;
     fill_product(s, &s->advance, is_wide ? small : x, is_wide ? x : small, x, next);
     const mz_tensor result = matrices(opt, (size_t)result_at(opt, s, s->from + s->own_first * s->rows * s->columns),
                                       result_of(opt, s), s->own, s->rows, s->columns);
@@ -691,14 +687,14 @@ static void fill_passes(const mezzo_optimizer *opt, mz_stack *s) {
 static mezzo_status prepare_stack(mezzo_optimizer *opt, mz_stack *s, size_t *scratch) {
     fill_passes(opt, s);
     fill_steps(opt, s);
-    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->small, &s->sum,
+    mz_update_op *const ops[] = {&s->momentum, &s->normalize, &s->gram,       &s->polynomial, &s->product,
                                  &s->advance,  &s->finish,    &s->scale_rows, &s->apply};
     for (size_t i = 0; i < MZ_COUNT(ops); i++) {
         const bool is_pass = ops[i] == &s->momentum || ops[i] == &s->apply;
         mz_prepared_free(&ops[i]->prepared);
         if (!is_pass && s->own == 0) // other ranks own these matrices
             continue;
-        if ((ops[i] == &s->scale_rows && !mz_group_keeps_rows(s->group)) || (ops[i] == &s->sum && s->at_once == 1))
+        if ((ops[i] == &s->scale_rows && !mz_group_keeps_rows(s->group)) || (ops[i] == &s->product && s->at_once == 1))
             continue;
         MEZZO_TRY(mz_prepare(opt->device, &ops[i]->call, &ops[i]->prepared));
         *scratch = ops[i]->prepared.workspace > *scratch ? ops[i]->prepared.workspace : *scratch;

@@ -31,8 +31,7 @@ typedef struct mz_stack {
     // Collectives that bring directions to the ranks that own the matrices, then those that spread the rows' moving
     // averages, and then those that return the results.
     size_t first_gather, n_gathers, n_rows, n_returns;
-    mz_update_op momentum, normalize, gram, small, sum, advance, finish, scale_rows, apply; // small, sum: of matrices
-                                                                                            // of the small side
+    mz_update_op momentum, normalize, gram, polynomial, product, advance, finish, scale_rows, apply;
     mz_update_attrs momentum_update, apply_update;
 } mz_stack;
 
@@ -104,10 +103,10 @@ void mz_orthogonal_coefficients(const mezzo_orthogonal *orthogonal, int step, fl
 bool mz_group_keeps_rows(const mz_group *group);
 // Returns the first stack after `at` that does not have the rest of the same parameters.
 size_t mz_stacks_end_of_parameters(const struct mz_stacks *stacks, size_t at);
-// Holds offsets in the scratch, in bytes: of X and the place that takes turns with it, and of at_once + 1 places for
-// matrices of the small side. The last product's results may lie over the latter, but for the first one.
+// Holds offsets in the scratch, in bytes: of X and the place that takes turns with it, and of two places for matrices
+// of the small side. The last product, which reads the first of these, may write over the second.
 typedef struct mz_places {
-    size_t x, next, small[3], end;
+    size_t x, next, small[2], end;
 } mz_places;
 mz_places mz_stack_places(const mezzo_optimizer *optimizer, const mz_stack *stack);
 

@@ -7,18 +7,6 @@ static mezzo_status issue(mezzo_optimizer *opt, mz_sequence *into, mz_update_op 
     return mz_issue(opt->device, into, &op->prepared, &op->call, opt->scratch, NULL);
 }
 
-// y = factor·a·b + added_factor·added, of matrices of the small side.
-static mezzo_status issue_small(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *const in[3], void *y,
-                                float factor, float added_factor) {
-    mz_call *call = &s->small.call;
-    for (int i = 0; i < 3; i++)
-        call->in[i].data = in[i];
-    call->out[0].data = y;
-    call->attrs.coefficients[0] = factor;
-    call->attrs.coefficients[1] = added_factor;
-    return issue(opt, into, &s->small);
-}
-
 // y = X·Xᵀ.
 static mezzo_status issue_gram(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *x, void *y) {
     s->gram.call.in[0].data = s->gram.call.in[1].data = x;
@@ -26,53 +14,73 @@ static mezzo_status issue_gram(mezzo_optimizer *opt, mz_sequence *into, mz_stack
     return issue(opt, into, &s->gram);
 }
 
-// Issues two steps, with two products of X and others of the small side, all symmetric. With Z = c₀·(1 + P), P =
-// (c₂·A·A + c₁·A)/c₀ of the first step, the second one's A′ is Z·A·Z, and X becomes Z′·Z·X:
-//   T = P·A + A, A′ = c₀²·(P·T + T), P′ of A′ as P, Q = P′·P + (P + P′), and c₀·c₀′·(Q·X + X).
-// Leaves Q in small[0]; `spare`: where the successor of X will be.
-static mezzo_status issue_pair(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *const small[3], void *x,
-                               void *spare, const float c[2][3]) {
-    void *const gram = small[0], *const first = small[1], *const sum = small[2], *const second = spare;
-    MEZZO_TRY(issue_gram(opt, into, s, x, gram));
-    MEZZO_TRY(issue_small(opt, into, s, (void *[]){gram, gram, gram}, first, c[0][2] / c[0][0], c[0][1] / c[0][0]));
-    MEZZO_TRY(issue_small(opt, into, s, (void *[]){first, gram, gram}, spare, 1, 1));
-    MEZZO_TRY(issue_small(opt, into, s, (void *[]){first, spare, spare}, gram, c[0][0] * c[0][0], c[0][0] * c[0][0]));
-    MEZZO_TRY(issue_small(opt, into, s, (void *[]){gram, gram, gram}, second, c[1][2] / c[1][0], c[1][1] / c[1][0]));
-    s->sum.call.in[0].data = first;
-    s->sum.call.in[1].data = second;
-    s->sum.call.out[0].data = sum;
-    MEZZO_TRY(issue(opt, into, &s->sum));
-    return issue_small(opt, into, s, (void *[]){second, first, sum}, small[0], 1, 1);
+// y = gain·(c₂·A·A + c₁·A + c₀).
+static mezzo_status issue_polynomial(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *a, void *y,
+                                     const float c[3], float gain) {
+    mz_call *call = &s->polynomial.call;
+    for (int i = 0; i < call->n_in; i++)
+        call->in[i].data = a;
+    call->out[0].data = y;
+    for (int i = 0; i < 3; i++)
+        call->attrs.coefficients[i] = c[2 - i] * gain;
+    return issue(opt, into, &s->polynomial);
 }
 
-// Issues the iteration. A step is A = X·Xᵀ, P = c₂·A·A + c₁·A, and P·X + c₀·X. X alternates between two places, and the
-// last product writes the result over the directions.
+// y = a·b, which commute.
+static mezzo_status issue_product(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *a, void *b, void *y) {
+    s->product.call.in[0].data = a;
+    s->product.call.in[1].data = b;
+    s->product.call.out[0].data = y;
+    return issue(opt, into, &s->product);
+}
+
+// Issues what two steps have of the small side: A = X·Xᵀ, Z = c₂·A·A + c₁·A + c₀, the second step's A = Z·(Z·A), and
+// its Z times the first one's, to small[0]. `next`: where the product of that with X will be.
+static mezzo_status issue_pair(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *const small[2], void *x,
+                               void *next, const float c[2][3], float gain) {
+    void *const gram = small[0], *const z = small[1];
+    MEZZO_TRY(issue_gram(opt, into, s, x, gram));
+    MEZZO_TRY(issue_polynomial(opt, into, s, gram, z, c[0], 1));
+    MEZZO_TRY(issue_product(opt, into, s, z, gram, next));
+    MEZZO_TRY(issue_product(opt, into, s, z, next, gram));
+    MEZZO_TRY(issue_polynomial(opt, into, s, gram, next, c[1], gain));
+    return issue_product(opt, into, s, next, z, small[0]);
+}
+
+// Issues what one step has of the small side: A = X·Xᵀ, and c₂·A·A + c₁·A to small[0].
+static mezzo_status issue_single(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s, void *const small[2], void *x,
+                                 const float c[3], float gain) {
+    const float without[3] = {0, c[1], c[2]};
+    MEZZO_TRY(issue_gram(opt, into, s, x, small[1]));
+    return issue_polynomial(opt, into, s, small[1], small[0], without, gain);
+}
+
+// Issues the iteration, one or two steps at once: of an odd number the third is alone. Each time a matrix of the small
+// side is multiplied with X, to which a single step adds c₀·X. X alternates between two places, and the last product
+// writes the result over the directions.
 static mezzo_status issue_steps(mezzo_optimizer *opt, mz_sequence *into, mz_stack *s) {
     const mezzo_orthogonal *o = &s->group->orthogonal;
     const int matrix = s->rows <= s->columns ? 1 : 0; // the operand of the last product that is X
     const mz_places p = mz_stack_places(opt, s);
     char *const scratch = opt->stacks->scratch;
-    void *const small[3] = {scratch + p.small[0], scratch + p.small[1], scratch + p.small[2]};
+    void *const small[2] = {scratch + p.small[0], scratch + p.small[1]};
     void *x = scratch + p.x, *next = scratch + p.next;
-    for (int step = 0; step < o->steps; step += s->at_once) {
-        const bool is_pair = s->at_once == 2 && step + 1 < o->steps, is_last = step + s->at_once >= o->steps;
-        mz_update_op *last = is_last ? &s->finish : &s->advance;
-        const float gain = is_last ? (float)s->gain : 1;
+    for (int step = 0, n; step < o->steps; step += n) {
+        const bool is_alone = step + 1 == o->steps || (step == 2 && o->steps % 2 == 1);
+        n = is_alone ? 1 : s->at_once;
+        mz_update_op *last = step + n == o->steps ? &s->finish : &s->advance;
+        const float gain = last == &s->finish ? (float)s->gain : 1;
         float c[2][3];
         mz_orthogonal_coefficients(o, step, c[0]);
         mz_orthogonal_coefficients(o, step + 1, c[1]);
-        if (is_pair) {
-            MEZZO_TRY(issue_pair(opt, into, s, small, x, next, c));
-        } else {
-            MEZZO_TRY(issue_gram(opt, into, s, x, small[1]));
-            MEZZO_TRY(issue_small(opt, into, s, (void *[]){small[1], small[1], small[1]}, small[0], c[0][2] * gain,
-                                  c[0][1] * gain));
-        }
+        MEZZO_TRY(n == 2 ? issue_pair(opt, into, s, small, x, next, c, gain)
+                         : issue_single(opt, into, s, small, x, c[0], gain));
+        last->call.in[1 - matrix].data = small[0];
         last->call.in[matrix].data = last->call.in[MZ_IN(matmul, added)].data = x;
-        if (!is_last)
+        if (last == &s->advance)
             last->call.out[0].data = next;
-        last->call.attrs.coefficients[0] = is_pair ? c[0][0] * c[1][0] * gain : 1;
-        last->call.attrs.coefficients[1] = (is_pair ? c[0][0] * c[1][0] : c[0][0]) * gain;
+        last->call.attrs.coefficients[0] = 1;
+        last->call.attrs.coefficients[1] = n == 2 ? 0 : c[0][0] * gain;
         MEZZO_TRY(issue(opt, into, last));
         void *const before = x;
         x = next;

@@ -118,7 +118,8 @@ static void linear(trial *t) {
         }
 }
 
-// Like linear, without the epilogue. With a matrix that is added, two products and a sum are rounded besides.
+// Like linear, without the epilogue. With a matrix that is added, two products and a sum are rounded besides, and with
+// the identity another sum.
 static void matmul(trial *t) {
     const mz_shape *as = &t->in[0].t.shape, *ys = &t->out[0].t.shape;
     bool ta = t->attrs.transpose_a, tb = t->attrs.transpose_b;
@@ -131,8 +132,10 @@ static void matmul(trial *t) {
         const bool adds = has(&t->in[2]);
         const double factor = adds ? fabs((double)t->attrs.coefficients[0]) : 1,
                      added = adds ? fabs((double)t->attrs.coefficients[1]) * magnitude(&t->in[2], i) : 0;
-        t->out[0].bound[i] =
-            factor * ((double)(inner + (adds ? 2 : 0)) * u32 * terms + tf32_slack(t, terms)) + 2 * u32 * added;
+        const double one = adds && m == n ? fabs((double)t->attrs.coefficients[2]) : 0;
+        const int roundings = one > 0 ? 3 : 2; // of what the product is added to, and of their sum
+        t->out[0].bound[i] = factor * ((double)(inner + (adds ? roundings : 0)) * u32 * terms + tf32_slack(t, terms)) +
+                             roundings * u32 * (added + one);
     }
 }
 

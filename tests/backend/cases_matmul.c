@@ -364,6 +364,7 @@ static void symmetric_case(const symmetric_shape *s, bool two, arithmetic a, mez
         trial_input(t, 2, a.storage, SHAPE(s->matrices, s->side, s->side));
         t->attrs.coefficients[0] = s->how == FILL_INTEGERS ? 2 : 2.0315f;
         t->attrs.coefficients[1] = s->how == FILL_INTEGERS ? -3 : -4.775f;
+        t->attrs.coefficients[2] = s->how == FILL_INTEGERS ? 5 : square ? 3.4445f : 0;
     }
     trial_output(t, 0, y, SHAPE(s->matrices, s->side, s->side));
     fill_operands(t, inner, s->how);

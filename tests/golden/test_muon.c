@@ -155,6 +155,7 @@ TEST(on_the_device_in_16_bits) {
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "quintic", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_BF16, "normuon", terms * 0x1p-9);
     the_reference(test_device(), MEZZO_ORTHOGONAL_FP16, "quintic", terms * 0x1p-12);
+    the_reference(test_device(), MEZZO_ORTHOGONAL_FP16, "polar_express", terms * 0x1p-12);
 }
 // Both round X, XXᵀ and the polynomial to BF16, and PyTorch the result.
 TEST(as_torch_in_bf16) {

@@ -76,7 +76,7 @@ typedef struct mz_matmul_epilogue {
     bool act_gradient;    // as in linear_dx
     const void *residual; // or NULL
     mezzo_dtype residual_dtype;
-    const float *factors; // of the sum and the residual, as in matmul; or NULL
+    const float *factors; // of the sum, the residual and the identity, as in matmul; or NULL
     bool add;             // y += sum, where y is F32 and there is no other post-op
 } mz_matmul_epilogue;
 

@@ -340,6 +340,10 @@ static mezzo_status linear_dw_run(mezzo_device *device, const mz_call *call) {
 }
 
 // --- matmul --------------------------------------------------------------------------------------------------------
+static bool with_diagonal(const mz_call *call) {
+    return mz_present(mz_in(call, matmul, added)) && call->attrs.coefficients[2] != 0;
+}
+
 static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route *r) {
     const mz_tensor *a = mz_in(call, matmul, a), *b = mz_in(call, matmul, b), *added = mz_in(call, matmul, added),
                     *y = mz_out(call, matmul, y);
@@ -358,7 +362,7 @@ static const char *matmul_route(mz_cuda_device *cuda, const mz_call *call, route
     key.stride_a = key.m * key.k, key.stride_b = key.k * key.n, key.stride_d = key.m * key.n;
     if (mz_shape_count(&a->shape) != key.batch * key.stride_b || mz_shape_count(&b->shape) != key.batch * key.stride_a)
         return "both operands have every batch";
-    const bool rounds_once = !mz_present(added) || (added->dtype == y->dtype && aligned(&key));
+    const bool rounds_once = !mz_present(added) || (added->dtype == y->dtype && aligned(&key) && !with_diagonal(call));
     bool storable = ((int)y->dtype == key.operand && rounds_once) || y->dtype == MEZZO_F32;
     key.result = storable ? (int)y->dtype : MEZZO_F32;
     key.beta = key.factors = mz_present(added);
@@ -382,6 +386,9 @@ static mezzo_status matmul_run(mezzo_device *device, const mz_call *call) {
             mz_cu_convert(cuda->stream, mz_cuda_array(added), (mz_cu_array){d, MEZZO_F32}, mz_shape_count(&y->shape)));
     const mz_gemm_data data = {.c = r->gemm->key.apart ? added->data : NULL, .factors = call->attrs.coefficients};
     MEZZO_TRY(run_product(cuda, call, r, data));
+    if (with_diagonal(call)) // of FP32 numbers
+        MZ_CUDA_TRY(
+            mz_cu_add_to_diagonal(cuda->stream, d, r->gemm->key.batch, r->gemm->key.m, call->attrs.coefficients[2]));
     if (r->finish)
         MZ_CUDA_TRY(
             mz_cu_convert(cuda->stream, (mz_cu_array){d, MEZZO_F32}, mz_cuda_array(y), mz_shape_count(&y->shape)));

@@ -130,7 +130,8 @@ void mz_ref_matmul(const mz_call *call) {
                     sum += a[ta ? k * rows + m : m * inner + k] * b[tb ? n * inner + k : k * cols + n];
                 if (mz_present(added))
                     sum = (double)call->attrs.coefficients[0] * sum +
-                          (double)call->attrs.coefficients[1] * mz_ref_get(added, (i * rows + m) * cols + n);
+                          (double)call->attrs.coefficients[1] * mz_ref_get(added, (i * rows + m) * cols + n) +
+                          (m == n ? (double)call->attrs.coefficients[2] : 0);
                 mz_ref_put(mz_out(call, matmul, y), (i * rows + m) * cols + n, sum);
             }
 }

@@ -10,8 +10,8 @@ static size_t size_of(mezzo_dtype dtype) {
 
 // Stores up to VW columns of one row; `n` < VW touches only n elements of every matrix. `plain`: no activation, preact
 // or residual.
-ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t column, int64_t n, bool plain,
-                          mezzo_dtype y_dtype, mezzo_dtype via) {
+ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t row, int64_t column, int64_t n,
+                          bool plain, mezzo_dtype y_dtype, mezzo_dtype via) {
 #define ADDRESS(p, dtype, index) ((char *)(uintptr_t)(p) + (size_t)(index)*size_of(dtype))
 #define LOAD(p, dtype, index)                                                                                          \
     (n == VW ? load_as_f32(ADDRESS(p, dtype, index), dtype) : load_as_f32_part(ADDRESS(p, dtype, index), dtype, n))
@@ -34,9 +34,14 @@ ALWAYS_INLINE void finish(const mz_matmul_epilogue *e, vf x, int64_t at, int64_t
             STORE(e->preact, e->preact_dtype, at, x);
         if (e->act != MZ_ACT_NONE)
             x = round_to(vact(e->act, x), via);
-        if (e->factors != NULL)
+        if (e->factors != NULL) {
             x = e->factors[0] * x + e->factors[1] * LOAD(e->residual, e->residual_dtype, at);
-        else if (e->residual != NULL)
+            if (e->factors[2] != 0 && row >= column && row < column + VW) {
+                float one[VW] = {0};
+                one[row - column] = e->factors[2];
+                x += load_f32(one);
+            }
+        } else if (e->residual != NULL)
             x += LOAD(e->residual, e->residual_dtype, at);
     }
     STORE(e->y, y_dtype, at, x);
@@ -50,9 +55,10 @@ ALWAYS_INLINE void finish_tile(const mz_matmul_epilogue *e, const float *tile, i
         int64_t at = (row + i) * e->ld + column;
         int j = 0;
         for (; j + VW <= columns; j += VW)
-            finish(e, load_f32(sums + j), at + j, column + j, VW, plain, y_dtype, via);
+            finish(e, load_f32(sums + j), at + j, row + i, column + j, VW, plain, y_dtype, via);
         if (j < columns)
-            finish(e, load_f32_part(sums + j, columns - j), at + j, column + j, columns - j, plain, y_dtype, via);
+            finish(e, load_f32_part(sums + j, columns - j), at + j, row + i, column + j, columns - j, plain, y_dtype,
+                   via);
     }
 }
 

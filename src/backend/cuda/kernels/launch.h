@@ -93,6 +93,8 @@ cudaError_t mz_cu_linear_epilogue(cudaStream_t stream, const mz_cu_epilogue *e);
 cudaError_t mz_cu_act_dx(cudaStream_t stream, const void *product, mz_cu_array preact, mz_cu_array dx, int64_t n,
                          int act);
 cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst, int64_t n);
+// Adds c to the diagonal of each of these square matrices.
+cudaError_t mz_cu_add_to_diagonal(cudaStream_t stream, float *x, int64_t matrices, int64_t side, float c);
 // out [cols] = the columns' sums of x [rows, cols], added to what is there with `accumulate`; `partial`: scratch of
 // ..._bytes().
 size_t mz_cu_column_sums_bytes(int64_t rows, int64_t cols);

@@ -179,7 +179,18 @@ __global__ void __launch_bounds__(BLOCK) differs_kernel(const uint32_t *a, const
     if (differs)
         *out = 1;
 }
+
+__global__ void __launch_bounds__(BLOCK) diagonal_kernel(float *x, int64_t matrices, int64_t side, float c) {
+    const int64_t step = static_cast<int64_t>(gridDim.x) * BLOCK;
+    for (int64_t i = thread_index<BLOCK>(); i < matrices * side; i += step)
+        x[i * side + i % side] += c;
+}
 } // namespace
+
+extern "C" cudaError_t mz_cu_add_to_diagonal(cudaStream_t stream, float *x, int64_t matrices, int64_t side, float c) {
+    diagonal_kernel<<<blocks_for(matrices * side), BLOCK, 0, stream>>>(x, matrices, side, c);
+    return cudaGetLastError();
+}
 
 extern "C" cudaError_t mz_cu_convert(cudaStream_t stream, mz_cu_array src, mz_cu_array dst, int64_t n) {
     return launch_dependent(stream, convert_kernel, blocks_for((n + 7) / 8), BLOCK, 0, src, dst, n);

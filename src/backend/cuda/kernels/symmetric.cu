@@ -1,6 +1,6 @@
 // Batched products of 16-bit matrices whose result is symmetric, on Hopper's tensor cores (compute capability 9.0
-// only): c₀·a·b + c₁·added, where b is a's transpose, or a and b are symmetric and commute. Tiles on and below the
-// diagonal are computed, and each is stored twice: as it is, and transposed.
+// only): c₀·a·b + c₁·added + c₂·1, where b is a's transpose, or a and b are symmetric and commute. Tiles on and below
+// the diagonal are computed, and each is stored twice: as it is, and transposed.
 //
 // A block is a thread that asks for boxes of the operands (TMA) and two warpgroups that take turns at tiles of 128 ×
 // 128 results: while one finishes a tile, the other multiplies. The matrix to add comes as the last piece of a tile's
@@ -25,7 +25,7 @@ struct symmetric_product {
     int dtype;                    // of all
     bool by_rows, adds;           // a [matrices, side, inner], else [matrices, inner, side]; added is there
     bool two;                     // b is not in a's memory
-    float factors[2];             // where added is there
+    float factors[3];             // where added is there
     unsigned matrices, tiles;     // tiles of a matrix
     int sum;                      // pieces of a sum, without the matrix to add
 };
@@ -207,9 +207,11 @@ template <typename T, bool BY_ROWS, bool ADDS> struct symmetric_policy : tile_po
                                               const symmetric_tile &t, const auto &ring) {
             constexpr int dtype = std::is_same<T, __nv_bfloat16>::value ? MEZZO_BF16 : MEZZO_F16;
             const unsigned char *added = w.memory.shared + addend * STAGE;
+            const float one = t.on_diagonal() ? g.factors[2] : 0;
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                const int row = (t.halves == 2 ? i : t.first) * 64 + w.index * 16 + (w.lane & 15);
+                const int block = (t.halves == 2 ? i : t.first) * 64 + w.index * 16, row = block + (w.lane & 15),
+                          first = block + (w.lane >> 2) - (w.lane & 3) * 2; // a thread's first row less its column
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
                     uint32_t c[4] = {};
@@ -220,8 +222,9 @@ template <typename T, bool BY_ROWS, bool ADDS> struct symmetric_policy : tile_po
                         float x = d[i][2 * j + m / 2][m % 2 * 2], y = d[i][2 * j + m / 2][m % 2 * 2 + 1];
                         if constexpr (ADDS) {
                             const float2 add = widen2(c[m], dtype);
-                            x = fmaf(g.factors[0], x, g.factors[1] * add.x);
-                            y = fmaf(g.factors[0], y, g.factors[1] * add.y);
+                            const int below = first + m % 2 * 8 - (j * 16 + m / 2 * 8); // of the diagonal
+                            x = fmaf(g.factors[0], x, fmaf(g.factors[1], add.x, below == 0 ? one : 0));
+                            y = fmaf(g.factors[0], y, fmaf(g.factors[1], add.y, below == 1 ? one : 0));
                         }
                         r[i][j][m] = pack<T>(x, y);
                     }
@@ -375,6 +378,7 @@ static const char *symmetric_args(const mz_cuda_device *cuda, const mz_call *cal
     g->adds = mz_present(added);
     g->factors[0] = call->attrs.coefficients[0];
     g->factors[1] = call->attrs.coefficients[1];
+    g->factors[2] = call->attrs.coefficients[2];
     g->matrices = static_cast<unsigned>(matrices);
     g->tiles = static_cast<unsigned>(down * (down + 1) / 2);
     g->sum = static_cast<int>((inner + L - 1) / L);
