@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How orthogonal Newton-Schulz steps make the momentum of a run, by the format of their products.
 
-    bench/newton_schulz.py RUN/checkpoints/step-00000200 [--steps 5] [--coefficients quintic|polar_express] [--pairs] [--csv FILE]
+    bench/newton_schulz.py RUN/checkpoints/step-00000200 [--steps 5] [--coefficients quintic|polar_express] [--apart] [--csv FILE]
 
 Reads the momentum_buffer of matrices in optimizer.safetensors. Each matrix is divided by its norm and goes through the steps with X, A = XXᵀ
 and B = b·A + c·A² rounded to the format, and sums in FP32, as the optimizer does (FP64: no rounding). FP8 has E4M3 and a scale for each
 tensor, a power of two. A row: the format, the matrix, the singular values' least, median and largest, ‖XXᵀ - I‖/√n, and the distance
-from the steps in FP64 over their result's size. --pairs: two steps at a time, by products of the small side alone. Needs numpy."""
+from the steps in FP64 over their result's size. In BF16 and FP16 wide matrices take two steps at once, as the optimizer's do; --apart: none
+does. Needs numpy."""
 
 import argparse
 import csv
@@ -54,27 +55,25 @@ def product(a, b, kind):
     return a @ b if kind == "fp64" else (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float64)
 
 
-def orthogonal(x, kind, coefficients, factor):
-    x = rounded(x / np.linalg.norm(x) * factor, kind)
-    for a, b, c in coefficients:
-        gram = rounded(product(x, x.T, kind), kind)
-        polynomial = rounded(b * gram + c * product(gram, gram, kind), kind)
-        x = rounded(a * x + product(polynomial, x, kind), kind)
-    return x
+def orthogonal(x, kind, coefficients, factor, apart=False):
+    def polynomial(gram, a, b, c):
+        return rounded(a * np.eye(len(gram)) + b * gram + c * product(gram, gram, kind), kind)
 
-
-def in_pairs(x, kind, coefficients, factor):
-    """As orthogonal(); of each two steps X takes part in the first product and the last: A of the second step is Z·A·Z, and X becomes Z2·Z1·X."""
+    at_once = 2 if not apart and kind in ("bf16", "fp16") and 2 * max(x.shape) > 3 * min(x.shape) else 1
     x = rounded(x / np.linalg.norm(x) * factor, kind)
-    for i in range(0, len(coefficients), 2):
+    i = 0
+    while i < len(coefficients):
         gram = rounded(product(x, x.T, kind), kind)
-        both = None
-        for a, b, c in coefficients[i : i + 2]:
-            polynomial = rounded(b * gram + c * product(gram, gram, kind), kind)
-            both = rounded(a * (np.eye(len(x)) if both is None else both) + (polynomial if both is None else product(polynomial, both, kind)), kind)
-            for _ in range(2):  # Z·A, Z·A·Z
-                gram = rounded(a * gram + product(polynomial, gram, kind), kind)
+        if at_once == 1 or i + 1 == len(coefficients) or (i == 2 and len(coefficients) % 2 == 1):  # of an odd number the third is alone
+            x = rounded(coefficients[i][0] * x + product(polynomial(gram, 0, *coefficients[i][1:]), x, kind), kind)
+            i += 1
+            continue
+        first = polynomial(gram, *coefficients[i])
+        for _ in range(2):  # Z·A, Z·A·Z
+            gram = rounded(product(first, gram, kind), kind)
+        both = rounded(product(polynomial(gram, *coefficients[i + 1]), first, kind), kind)
         x = rounded(product(both, x, kind), kind)
+        i += 2
     return x
 
 
@@ -96,7 +95,7 @@ def main():
     parser.add_argument("checkpoint")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--coefficients", choices=("quintic", "polar_express"), default="quintic")
-    parser.add_argument("--pairs", action="store_true")
+    parser.add_argument("--apart", action="store_true")
     parser.add_argument("--csv")
     args = parser.parse_args()
     quintic = args.coefficients == "quintic"
@@ -107,7 +106,7 @@ def main():
         best = orthogonal(m, "fp64", coefficients, 1 if quintic else 1 / SAFETY)
         before = np.linalg.svd(m / np.linalg.norm(m), compute_uv=False)
         for kind in FORMATS:
-            x = best if kind == "fp64" else (in_pairs if args.pairs else orthogonal)(m, kind, coefficients, 1 if quintic else 1 / SAFETY)
+            x = best if kind == "fp64" else orthogonal(m, kind, coefficients, 1 if quintic else 1 / SAFETY, args.apart)
             s = np.linalg.svd(x, compute_uv=False)
             off = np.linalg.norm(x @ x.T - np.eye(len(x))) / len(x) ** 0.5
             rows.append((kind, name, before.min() / before.max(), s.min(), np.median(s), s.max(), off, np.linalg.norm(x - best) / np.linalg.norm(best)))
