@@ -42,6 +42,10 @@ found=$(grep -rnE --include='*.[ch]' '\b(printf|puts|putchar|perror|exit|_exit|a
 [[ -z $found ]] || complain "$found
 the library never prints, exits or aborts"
 
+found=$(grep -rnE --include='*.[ch]' '\bstrto(d|f|ld)[[:space:]]*\(' src | grep -vE '^src/base/text.c:|^[^:]*:[0-9]+:[[:space:]]*//' || true)
+[[ -z $found ]] || complain "$found
+a program's locale may have a decimal comma: mz_strtod reads points"
+
 library=${1:-build/release/libmezzo.so}
 if [[ -e $library ]]; then
     found=$(nm -D --defined-only "$library" | awk '$3 !~ /^mezzo_.*@@MEZZO_0$/ && $3 != "MEZZO_0" { print $3 }')

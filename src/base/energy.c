@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/decimal.h"
 
 enum { MOST_PACKAGES = 64 };
 
@@ -19,7 +20,7 @@ static bool read_number(const char *folder, int package, const char *name, doubl
         return false;
     char *end;
     text[n] = '\0';
-    *out = strtod(text, &end);
+    *out = mz_strtod(text, &end);
     return end != text;
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/decimal.h"
 #include "base/stop.h"
 
 #if defined(__linux__)
@@ -138,13 +139,13 @@ char *mz_format(const char *fmt, ...) {
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = mz_vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     char *text = NULL;
     if (n < 0)
         mz_fail(MEZZO_ERR_INVALID, "could not format \"%s\"", fmt);
     else if ((text = allocate((size_t)n + 1, 1)) != NULL)
-        vsnprintf(text, (size_t)n + 1, fmt, again);
+        mz_vsnprintf(text, (size_t)n + 1, fmt, again);
     va_end(again);
     return text;
 }

@@ -1,9 +1,52 @@
 // Implements the growing text buffer, glob patterns, the search for the nearest known word, and the clock.
-#include <stdarg.h>
+#define _GNU_SOURCE
+#include <locale.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/base.h"
+#include "base/decimal.h"
+
+static locale_t c_locale;
+static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
+
+static void c_locale_make(void) {
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+// Gives this thread the "C" locale; leave: the one that it had.
+static locale_t c_locale_enter(void) {
+    pthread_once(&c_locale_once, c_locale_make);
+    return c_locale ? uselocale(c_locale) : (locale_t)0;
+}
+
+static void c_locale_leave(locale_t previous) {
+    if (previous)
+        uselocale(previous);
+}
+
+int mz_vsnprintf(char *out, size_t size, const char *fmt, va_list args) {
+    locale_t previous = c_locale_enter();
+    const int n = vsnprintf(out, size, fmt, args);
+    c_locale_leave(previous);
+    return n;
+}
+
+int mz_snprintf(char *out, size_t size, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    const int n = mz_vsnprintf(out, size, fmt, args);
+    va_end(args);
+    return n;
+}
+
+double mz_strtod(const char *text, char **end) {
+    locale_t previous = c_locale_enter();
+    const double value = strtod(text, end);
+    c_locale_leave(previous);
+    return value;
+}
 
 size_t mz_text_unshown(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
@@ -25,13 +68,13 @@ void mz_text_tame(char *text) {
 }
 
 const char *mz_float_text(float x, char out[MZ_FLOAT_TEXT]) {
+    locale_t previous = c_locale_enter();
     for (int digits = 6; digits <= 9; digits++) {
         snprintf(out, MZ_FLOAT_TEXT, "%.*g", digits, (double)x);
         if (strtof(out, NULL) == x)
             break;
     }
-    for (char *c = out; *c != '\0'; c++) // a locale has another decimal point
-        *c = *c == ',' ? '.' : *c;
+    c_locale_leave(previous);
     return out;
 }
 
@@ -57,14 +100,14 @@ void mz_text_addf(mz_text *t, const char *fmt, ...) {
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = mz_vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     if (n < 0)
         t->status = mz_fail(MEZZO_ERR_INVALID, "could not format \"%s\"", fmt);
     else
         t->status = MZ_RESERVE(t->data, t->cap, t->len + (size_t)n + 1);
     if (t->status == MEZZO_OK) {
-        vsnprintf(t->data + t->len, (size_t)n + 1, fmt, again);
+        mz_vsnprintf(t->data + t->len, (size_t)n + 1, fmt, again);
         t->len += (size_t)n;
     }
     va_end(again);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "base/decimal.h"
 #include "base/stop.h"
 #include "graph/graph.h"
 #include "io/file.h"
@@ -156,7 +157,7 @@ static mezzo_status write_tensors(const char *folder, const char *file, const te
 }
 
 static const char *lora_scale(const mezzo_params *params, char text[40]) { // returns NULL without adapters
-    snprintf(text, 40, "%.17g", params->lora_rank > 0 ? params->lora_alpha / (double)params->lora_rank : 0);
+    mz_snprintf(text, 40, "%.17g", params->lora_rank > 0 ? params->lora_alpha / (double)params->lora_rank : 0);
     return params->lora_rank > 0 ? text : NULL;
 }
 

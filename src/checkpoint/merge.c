@@ -1,11 +1,12 @@
 // Adds adapters to the weights: W + scale · B·A.
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "checkpoint/checkpoint.h"
 
 double mz_lora_scale(const mz_safetensors *weights) {
     const char *text = mz_safetensors_meta_get(weights, MZ_LORA_SCALE);
-    return text != NULL ? strtod(text, NULL) : 0;
+    return text != NULL ? mz_strtod(text, NULL) : 0;
 }
 
 static const mz_safetensors_tensor *adapter_of(const mz_safetensors *weights, const char *module, char which) {

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/stop.h"
 #include "data/record_forms.h"
 #include "data/record_split.h"
@@ -62,7 +63,7 @@ static mezzo_status parse_part(const char *text, size_t n, part *out) {
     char *colon = strrchr(out->path.text, ':');
     if (colon == NULL || mz_path_exists(out->path.text))
         return MEZZO_OK;
-    out->weight = strtod(colon + 1, &end);
+    out->weight = mz_strtod(colon + 1, &end);
     if (end == colon + 1 || *end != '\0' || !(out->weight > 0 && out->weight <= 1e6))
         return mz_fail(MEZZO_ERR_INVALID, "%s: the weight after the colon must be above 0 and at most 1e6",
                        mz_quote(out->path.text).text);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "data/template_machine.h"
 
 // --- letters --------------------------------------------------------------------------------------------------------
@@ -47,8 +48,8 @@ static bool is_small_mark(uint32_t c) {
 }
 
 static uint32_t in_case(machine *m, uint32_t c, bool upper) {
-    if (c < 0x80)
-        return (uint32_t)(upper ? toupper((int)c) : tolower((int)c));
+    if (c < 0x80) // not toupper: a Turkish program's has no capital i
+        return c - (upper && c >= 'a' && c <= 'z' ? 0x20 : 0) + (!upper && c >= 'A' && c <= 'Z' ? 0x20 : 0);
     const uint32_t is = other_case(c, upper);
     if (is == 0)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "the other case of U+%04X is not supported", (unsigned)c);
@@ -149,7 +150,7 @@ static bool read_real(machine *m, const value *v, double *out) {
     snprintf(text, sizeof text, "%.*s", (int)s->length, s->text);
     if (strpbrk(text, "xXpP(") != NULL) // C accepts these, Python does not
         return false;
-    *out = strtod(text, &end);
+    *out = mz_strtod(text, &end);
     return end != text && *end == '\0' && strlen(text) == s->length;
 }
 
@@ -236,8 +237,8 @@ static const value *rounded(machine *m, const value *v, const value **a) {
     const double x = v->kind == REAL ? v->real : (double)v->n, scale = pow(10, (double)digits);
     if (!common)
         return mz_tpl_real(m, (up ? ceil(x * scale) : floor(x * scale)) / scale);
-    snprintf(text, sizeof text, "%.*f", (int)digits, x); // printf rounds correctly, half to even, as Python does
-    return mz_tpl_real(m, strtod(text, NULL));
+    mz_snprintf(text, sizeof text, "%.*f", (int)digits, x); // printf rounds correctly, half to even, as Python does
+    return mz_tpl_real(m, mz_strtod(text, NULL));
 }
 
 // --- of lists -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "data/template_machine.h"
 
 typedef struct lexer {
@@ -256,7 +257,8 @@ static size_t number(lexer *l) {
     const long long is = real ? 0 : strtoll(text, NULL, base);
     if (n + 1 == sizeof text || errno == ERANGE)
         refuse(m, MEZZO_ERR_UNSUPPORTED, "numbers beyond 64 bits are not supported");
-    add(l, real ? T_REAL : T_INTEGER, NULL, 0)->is = real ? mz_tpl_real(m, strtod(text, NULL)) : mz_tpl_integer(m, is);
+    add(l, real ? T_REAL : T_INTEGER, NULL, 0)->is =
+        real ? mz_tpl_real(m, mz_strtod(text, NULL)) : mz_tpl_integer(m, is);
     return end;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/decimal.h"
 #include "data/template_machine.h"
 
 // --- strings --------------------------------------------------------------------------------------------------------
@@ -229,12 +230,12 @@ static void real_text(double x, char out[40], const char *infinity, const char *
     }
     int p = 0;
     do {
-        snprintf(digits, sizeof digits, "%.*e", p, x);
-    } while (strtod(digits, NULL) != x && ++p < 17);
+        mz_snprintf(digits, sizeof digits, "%.*e", p, x);
+    } while (mz_strtod(digits, NULL) != x && ++p < 17);
     e = strchr(digits, 'e');
     const int exponent = atoi(e + 1);
     if (exponent >= -4 && exponent < 16)
-        snprintf(out, 40, "%.*f", p > exponent ? p - exponent : 1, x);
+        mz_snprintf(out, 40, "%.*f", p > exponent ? p - exponent : 1, x);
     else
         snprintf(out, 40, "%.*se%c%02d", (int)(e - digits), digits, exponent < 0 ? '-' : '+', abs(exponent));
 }

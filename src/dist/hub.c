@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/decimal.h"
+
 enum { TICK_MS = 250, STRANGERS = 32 };
 static const double BEAT_EVERY = 0.5, GREETING = 10, FAREWELL = 2;
 
@@ -43,7 +45,7 @@ struct mz_hub {
 
 static double read_seconds(const char *name, double initial) {
     const char *text = getenv(name);
-    double value = text != NULL ? strtod(text, NULL) : 0;
+    double value = text != NULL ? mz_strtod(text, NULL) : 0;
     return value >= 0.1 && value <= 1e6 ? value : initial;
 }
 

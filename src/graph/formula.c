@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "graph/compose.h"
 
 // In FP64, a number that FP32 does not hold becomes the sum of two that it does.
@@ -185,7 +186,7 @@ static mezzo_value read_factor(reader *r) {
     }
     if (isdigit((unsigned char)*r->at)) {
         char *end;
-        const double number = strtod(r->at, &end);
+        const double number = mz_strtod(r->at, &end);
         r->at = end;
         return mz_compose_number(r->c, number);
     }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/stop.h"
 #include "io/quote.h"
 
@@ -418,11 +419,11 @@ mezzo_status mz_gguf_get_int(const mz_gguf *file, const char *key, int64_t min, 
 static double shortest(float x) {
     char text[40];
     for (int digits = 6; digits < 10; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, (double)x);
-        if ((float)strtod(text, NULL) == x)
+        mz_snprintf(text, sizeof text, "%.*g", digits, (double)x);
+        if ((float)mz_strtod(text, NULL) == x)
             break;
     }
-    return strtod(text, NULL);
+    return mz_strtod(text, NULL);
 }
 
 mezzo_status mz_gguf_get_double(const mz_gguf *file, const char *key, double *out) {

@@ -1,39 +1,19 @@
-#define _GNU_SOURCE
 #include "io/number.h"
 
 #include <errno.h>
 #include <float.h>
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-// Conversions run in the "C" locale of this thread, because a program that calls setlocale() must not turn 0.5 into
-// "0,5" in Mezzo's files.
-static locale_t c_locale;
-static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
-
-static void c_locale_make(void) {
-    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-}
-
-static locale_t c_locale_enter(void) {
-    pthread_once(&c_locale_once, c_locale_make);
-    return c_locale ? uselocale(c_locale) : (locale_t)0;
-}
-
-static void c_locale_leave(locale_t previous) {
-    if (previous)
-        uselocale(previous);
-}
+#include "base/decimal.h"
 
 // Writes x with that many digits. Returns whether they read as x.
 static bool writes_as(double x, int digits, char out[MZ_NUMBER_MAX]) {
-    snprintf(out, MZ_NUMBER_MAX, "%.*g", digits, x);
-    return strtod(out, NULL) == x;
+    mz_snprintf(out, MZ_NUMBER_MAX, "%.*g", digits, x);
+    return mz_strtod(out, NULL) == x;
 }
 
 // Returns how many digits of a decimal there are from the first to the last that is not 0.
@@ -51,7 +31,6 @@ const char *mz_number_format(double x, char out[MZ_NUMBER_MAX]) {
         return strcpy(out, "nan");
     if (isinf(x))
         return strcpy(out, x > 0 ? "inf" : "-inf");
-    locale_t previous = c_locale_enter();
     // 17 digits always suffice for a double (IEEE 754-2019, 5.12.2). A decimal of at most 15 that reads as x is what 15
     // digits of x are, but for zeros; subnormal numbers have fewer.
     int digits = 1;
@@ -59,7 +38,6 @@ const char *mz_number_format(double x, char out[MZ_NUMBER_MAX]) {
         digits = writes_as(x, DBL_DIG, out) ? significant_digits(out) : DBL_DIG + 1;
     while (!writes_as(x, digits, out))
         digits++;
-    c_locale_leave(previous);
     if (!strchr(out, '.')) {
         char *exponent = strchr(out, 'e');
         if (exponent) {
@@ -91,9 +69,7 @@ bool mz_number_parse(const char *text, double *out) {
     if (text[strspn(text, "+-0123456789.eE")] != '\0' || !strpbrk(text, "0123456789"))
         return parse_name(text, out);
     char *end;
-    locale_t previous = c_locale_enter();
-    *out = strtod(text, &end);
-    c_locale_leave(previous);
+    *out = mz_strtod(text, &end);
     return *end == '\0';
 }
 

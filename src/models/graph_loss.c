@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "models/graph_file.h"
 
 // The parts of a loss. A loss of numbers compares x with labels t of the same shape; a loss of classes takes logits x
@@ -84,7 +85,7 @@ static mezzo_status take_class_weights(const char **at, mz_graph_term *term) {
     float sum = 0;
     const char *next = skip(*at + 1);
     for (char *end; *next != ']'; next = skip(end)) {
-        const float weight = strtof(next, &end);
+        const float weight = (float)mz_strtod(next, &end);
         if (end == next || !(weight >= 0 && weight < 1e9F) || term->n_class_weights == MZ_GRAPH_CLASSES)
             return mz_fail(MEZZO_ERR_INVALID, "'%.20s' where a class's weight should be (at most %d, from 0 to 1e9)",
                            next, MZ_GRAPH_CLASSES);
@@ -99,7 +100,7 @@ static mezzo_status take_term(const char **at, mz_graph_term *term) {
     char name[80], *end;
     char *const places[] = {term->output, term->labels, term->weights};
     *term = (mz_graph_term){.factor = 1, .axis = -1};
-    const float factor = strtof(*at, &end);
+    const float factor = (float)mz_strtod(*at, &end);
     if (end != *at && *skip(end) == '*') {
         if (!(factor > 0 && factor < 1e9F))
             return mz_fail(MEZZO_ERR_INVALID, "a factor of %g", (double)factor);

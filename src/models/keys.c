@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
+
 const mz_model_key mz_model_keys[] = {
 #define MODEL_KEY(type, name, models, own, least, most, option, resumes, help)                                         \
     {#name, "model." #name, MZ_KEY_##type, offsetof(mezzo_model_config, name), models, own, MZ_KEY_##resumes},
@@ -73,7 +75,7 @@ int mz_list_count(const mezzo_list *list) {
 }
 
 double mz_model_key_own(const mz_model_key *key) {
-    return key->type == MZ_KEY_BOOL ? (double)(strcmp(key->own, "true") == 0) : strtod(key->own, NULL);
+    return key->type == MZ_KEY_BOOL ? (double)(strcmp(key->own, "true") == 0) : mz_strtod(key->own, NULL);
 }
 
 const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config *config, char *out, size_t size) {
@@ -89,7 +91,7 @@ const char *mz_model_key_text(const mz_model_key *key, const mezzo_model_config 
     if (key->type == MZ_KEY_BOOL)
         snprintf(out, size, "%s", value != 0 ? "true" : "false");
     else
-        snprintf(out, size, "%.17g", value);
+        mz_snprintf(out, size, "%.17g", value);
     return out;
 }
 

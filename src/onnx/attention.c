@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "onnx/convert.h"
 
 // --- masks ---------------------------------------------------------------------------------------------------------
@@ -237,8 +238,8 @@ static double find_theta(const mz_onnx_value *c, const mz_onnx_value *s, int64_t
     if (half > 1) {
         theta = pow(atan2(s->numbers[width + 1], c->numbers[width + 1]), -(double)half);
         char text[32];
-        snprintf(text, sizeof text, "%.5g", theta);
-        theta = strtod(text, NULL);
+        mz_snprintf(text, sizeof text, "%.5g", theta);
+        theta = mz_strtod(text, NULL);
     }
     if (!(theta > 1 && theta < 1e12))
         return 0;

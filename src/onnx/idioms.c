@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "onnx/convert.h"
 
 // Makes output 0 of the node where the pattern ends. In the draft it checks the pattern's further conditions, and
@@ -160,7 +161,7 @@ static bool match_term(matcher *m, const char *p, mz_onnx_value *v) {
         return true;
     }
     if (isdigit((unsigned char)*p)) {
-        const double want = strtod(p, NULL);
+        const double want = mz_strtod(p, NULL);
         return mz_onnx_one_number(v, &number) && fabs(number - want) <= 1e-5 * fabs(want);
     }
     return match_node(m, p, producer(m, see_through(m, v)));

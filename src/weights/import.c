@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "graph/graph.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -574,7 +575,7 @@ static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoint
     MEZZO_TRY(mz_description_write(&in->object, c.model));
     if (tokenizer)
         snprintf(c.tokenizer, sizeof c.tokenizer, "tokenizer.json");
-    snprintf(scale, sizeof scale, "%.17g", in->lora_scale);
+    mz_snprintf(scale, sizeof scale, "%.17g", in->lora_scale);
     MEZZO_TRY(mz_dir_create(folder.text));
     MEZZO_TRY(
         mz_safetensors_write(weights.text, in->list.items, in->list.count, meta, in->adapters > 0 ? 2 : 1, &written));

@@ -1,8 +1,11 @@
 // A configuration takes values from defaults, file and command line, says what is wrong where, and writes itself back.
+#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/precision.h"
+#include "graph/graph.h"
 #include "io/config.h"
 #include "io/file.h"
 #include "io/number.h"
@@ -379,6 +382,43 @@ TEST(numbers_are_shortest_and_exact) {
         if (ints[i].good)
             assert_int_equal(value, ints[i].value);
     }
+}
+
+// Gives the process a locale whose decimal point is a comma: one of the system's, or one that localedef makes here.
+static bool write_commas(void) {
+    static const char make[] = "localedef -i de_DE -f UTF-8 ./de_DE.UTF-8 >/dev/null 2>&1", name[] = "de_DE.UTF-8";
+    return setlocale(LC_ALL, name) != NULL ||
+           (system(make) == 0 && setenv("LOCPATH", ".", 1) == 0 && setlocale(LC_ALL, name) != NULL);
+}
+
+static uint64_t hash_of_scaled(void) {
+    mezzo_graph *g;
+    uint64_t hash = 0;
+    assert_int_equal(mezzo_graph_create(&g), MEZZO_OK);
+    mezzo_scale(g, mezzo_input(g, "x", MEZZO_F32, 1, (int64_t[]){3}), 1.5F);
+    assert_int_equal(mz_graph_hash(g, &hash), MEZZO_OK);
+    mezzo_graph_free(g);
+    return hash;
+}
+
+TEST(numbers_in_a_program_that_writes_commas) {
+    char text[MZ_NUMBER_MAX], *end;
+    mz_text buffer = {0};
+    const uint64_t hash = hash_of_scaled();
+    if (!write_commas())
+        skip();
+    snprintf(text, sizeof text, "%.2f", 0.25);
+    assert_string_equal(text, "0,25"); // so it is such a locale
+    mz_snprintf(text, sizeof text, "%.17g", 0.25);
+    assert_string_equal(text, "0.25");
+    assert_float_equal(mz_strtod("0.25]", &end), 0.25, 0);
+    assert_string_equal(end, "]");
+    mz_text_addf(&buffer, "%g", 0.25);
+    assert_string_equal(buffer.data, "0.25");
+    mz_text_free(&buffer);
+    assert_string_equal(mz_float_text(0.1F, text), "0.1");
+    assert_true(hash_of_scaled() == hash); // that is in checkpoints
+    setlocale(LC_ALL, "C");
 }
 
 TEST(running_out_of_memory_is_an_error) {

@@ -2,6 +2,7 @@
 #include <ctype.h>
 #include <stdlib.h>
 
+#include "base/decimal.h"
 #include "base/precision.h"
 #include "io/file.h"
 #include "io/yaml.h"
@@ -188,7 +189,7 @@ static void read_scaler(reader *r, const char *key, const mz_yaml_node *node) {
         return;
     char low[24], *end;
     lower(node->text, low, sizeof low);
-    double scale = strtod(node->text, &end);
+    double scale = mz_strtod(node->text, &end);
     bool number = end != node->text && *end == '\0';
     if (number && strstr(key, "loss_scal") != NULL)
         set_scaler(r, scale != 1, key, node);
