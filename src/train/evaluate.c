@@ -149,6 +149,9 @@ static mezzo_status open_data(model *m, const mezzo_eval_options *o, const mezzo
     options.weights = m->folder;
     mz_stop *former = mz_stop_enter(hooks != NULL ? hooks->stop : NULL);
     mezzo_status status = open_task(m, &options);
+    if (status == MEZZO_OK && o->data == NULL)
+        mz_compare_data(&m->run.data, MZ_SET_VALIDATION, mz_task_mark(m->task, MZ_SET_VALIDATION), m->path,
+                        &m->checkpoint, "its losses do not compare with the run's");
     mz_stop_leave(former);
     mz_free(tokenizer);
     return status;

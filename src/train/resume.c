@@ -26,24 +26,21 @@ static mezzo_status check_model(const mz_training *run, const char *path, const 
     return mz_model_compare_hash(&kept, c->graph, path);
 }
 
-// Warns where the data differs from what the checkpoint has seen: the run goes on with it, as with another seed.
-// Checkpoints without marks say nothing.
+void mz_compare_data(const mz_task_options *d, mz_set set, mezzo_data_mark ours, const char *path,
+                     const mezzo_checkpoint *c, const char *then) {
+    const bool trains = set == MZ_SET_TRAIN;
+    const mezzo_data_mark theirs = trains ? c->data : c->validation;
+    const char *part = trains ? d->train : d->validation, *whole = d->path[0] != '\0' ? d->path : d->features;
+    if (theirs.bytes != 0 && ours.bytes != 0 && (theirs.bytes != ours.bytes || theirs.crc32c != ours.crc32c))
+        mz_log("warn", "%s: the %s data is not what it was when %s was written: %s",
+               mz_quote(part[0] != '\0' ? part : whole).text, trains ? "training" : "validation", path, then);
+}
+
 static void compare_data(const mz_training *run, const char *path, const mezzo_checkpoint *c) {
-    const mz_task_options *d = &run->config.data;
-    const char *whole = d->path[0] != '\0' ? d->path : d->features;
-    const struct {
-        const mezzo_data_mark *theirs, *ours;
-        const char *what, *file, *then;
-    } sets[] = {{&c->data, &run->marks[MZ_SET_TRAIN], "training", d->train[0] != '\0' ? d->train : whole,
-                 "the run continues with the new data"},
-                {&c->validation, &run->marks[MZ_SET_VALIDATION], "validation",
-                 d->validation[0] != '\0' ? d->validation : whole, "validation losses from here on do not compare"}};
-    for (size_t i = 0; i < MZ_COUNT(sets); i++) {
-        const mezzo_data_mark theirs = *sets[i].theirs, ours = *sets[i].ours;
-        if (theirs.bytes != 0 && ours.bytes != 0 && (theirs.bytes != ours.bytes || theirs.crc32c != ours.crc32c))
-            mz_log("warn", "%s: the %s data is not what it was when %s was written: %s", mz_quote(sets[i].file).text,
-                   sets[i].what, path, sets[i].then);
-    }
+    mz_compare_data(&run->config.data, MZ_SET_TRAIN, run->marks[MZ_SET_TRAIN], path, c,
+                    "the run continues with the new data");
+    mz_compare_data(&run->config.data, MZ_SET_VALIDATION, run->marks[MZ_SET_VALIDATION], path, c,
+                    "validation losses from here on do not compare");
 }
 
 mezzo_status mz_run_load(mz_training *run, const char *path) {

@@ -98,6 +98,10 @@ mezzo_status mz_run_sample(mz_training *run);
 // holds another run's steps and nothing is resumed.
 mezzo_status mz_run_check_folder(const mezzo_config *config);
 mezzo_status mz_run_start(mz_training *run);
+// Warns where the data of a set, whose mark is `ours`, differs from what the checkpoint at `path` has seen, and says
+// what follows. Checkpoints without marks say nothing.
+void mz_compare_data(const mz_task_options *data, mz_set set, mezzo_data_mark ours, const char *path,
+                     const mezzo_checkpoint *checkpoint, const char *then);
 mezzo_status mz_run_load(mz_training *run, const char *path); // loads a checkpoint, with the position of the run
 mezzo_status mz_run_save(mz_training *run);
 // Describes what a checkpoint of the run would hold now; its objects belong to the run.

@@ -30,7 +30,13 @@ go_on t 4
 says "'text.txt'" "training" "step-00000003" "continues"
 go_on t 5
 says
+run 0 eval t
+says
 swap text.txt $(($(wc -c <text.txt) - 9)) X
+run 0 eval t
+says "'text.txt'" "validation" "losses do not compare with the run's"
+run 0 eval t --data text.txt
+says
 go_on t 6
 says "'text.txt'" "validation" "do not compare"
 go_on t 7 --split 0.9 --data text.txt
