@@ -48,7 +48,9 @@ int cli_data(void) {
     if (options.train_fraction == 0)
         return cli_wrong("--split 0 leaves nothing to train on");
     if (cli_line.n_operands > 1)
-        return cli_wrong("%d texts; several are one list with commas, or a folder", cli_line.n_operands);
+        return cli_wrong(
+            "%d texts: join them in one file; of records or shards, give one list with commas, or a folder",
+            cli_line.n_operands);
     CLI_TRY(cli_need_operand());
     if (folder == NULL)
         return cli_wrong("--out is missing: the folder for train.bin, val.bin and tokenizer.json");

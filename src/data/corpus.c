@@ -189,8 +189,8 @@ static mezzo_status open_shards(mezzo_corpus *corpus, const mezzo_corpus_options
         if (train->count == 0)
             return mz_fail(
                 MEZZO_ERR_INVALID,
-                "folder %s has no *train*.bin; make one with: mezzo data TEXT --out FOLDER (pictures are for "
-                "models of images: kl_vae, radio_unet)",
+                "folder %s has no *train*.bin; make one with: mezzo data TEXT --out FOLDER, of several texts joined in "
+                "one file (pictures are for models of images: cnn, kl_vae, radio_unet)",
                 mz_quote(options->path).text);
     } else {
         MEZZO_TRY(add_shards(train, given(options->path) ? options->path : options->train));

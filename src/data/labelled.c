@@ -155,7 +155,11 @@ static mezzo_status read_values(const mz_csv *csv, int column, mz_labelled *out)
 static mezzo_status take_table(const mz_csv *csv, const char *label, bool numbers, mz_classes *classes,
                                mz_labelled *out) {
     int column;
-    MEZZO_TRY(mz_csv_need(csv, label, &column));
+    mezzo_status status = mz_csv_need(csv, label != NULL ? label : "label", &column);
+    if (status != MEZZO_OK && label == NULL)
+        status = mz_fail(status, "%s: name the one with the classes (--labels COLUMN)", mezzo_error_message());
+    MEZZO_TRY(status);
+    label = label != NULL ? label : "label";
     out->n = (int64_t)mz_csv_rows(csv);
     out->features = (int64_t)mz_csv_columns(csv) - 1;
     if (out->n == 0 || out->features == 0)
@@ -173,7 +177,7 @@ mezzo_status mz_labelled_read_table(const char *path, const char *label, bool nu
     mz_csv *csv;
     *out = (mz_labelled){0};
     MEZZO_TRY(mz_csv_load(path, &csv));
-    mezzo_status status = take_table(csv, label != NULL && label[0] != '\0' ? label : "label", numbers, classes, out);
+    mezzo_status status = take_table(csv, label != NULL && label[0] != '\0' ? label : NULL, numbers, classes, out);
     mz_csv_free(csv);
     if (status != MEZZO_OK)
         free_labelled(out);

@@ -91,6 +91,12 @@ static mezzo_status read_record(mz_csv *csv, cursor *c) {
     size_t n = csv->n_cells - first;
     if (csv->columns == 0) {
         csv->columns = n;
+        const char *only = n == 1 ? strpbrk(csv->text + csv->cell[0], ";\t") : NULL;
+        if (only != NULL)
+            return mz_fail(MEZZO_ERR_FORMAT,
+                           "%s:%lld: the header has one field, %s: a comma must divide them, not a %s", csv->where,
+                           (long long)line, mz_quote(csv->text + csv->cell[0]).text,
+                           *only == ';' ? "semicolon" : "tab");
         return MEZZO_OK;
     }
     if (n != csv->columns)

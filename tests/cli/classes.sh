@@ -23,7 +23,7 @@ run 0 train --model mlp --data table.csv --labels kind "${FEW[@]}" --steps 160 -
 { echo 'a,label'; for i in 1 2 10; do for _ in 1 2 3 4; do echo "$i,$i"; done; done; } >numbers.csv
 run 0 train --model mlp --data numbers.csv "${FEW[@]}" --steps 1 --out numbers
 [[ $(tr -d ' \n' <numbers/classes.json) == '{"classes":["1","2","10"]}' ]] || fail "$(<numbers/classes.json)"
-refuse 2 "column 'label' is missing" "'kind'" -- train --model mlp --data table.csv "${FEW[@]}" --out none
+refuse 2 "column 'label' is missing" "'kind'" "--labels COLUMN" -- train --model mlp --data table.csv "${FEW[@]}" --out none
 sed 's/^0,none/0,never/' table.csv >other.csv
 refuse 2 "other.csv:4: the class 'never' is none of the model's 3, from 'left' to 'right'" -- eval table --data other.csv --labels kind
 sed '5s/^[^,]*,/x,/' table.csv >word.csv

@@ -21,6 +21,6 @@ refuse 2 "'gpt5'" -- data text.txt --train-tokenizer 300 --out no.json --pattern
 refuse 2 "--train-tokenizer" -- data text.txt --train-tokenizer 100 --out no.json
 refuse 2 "--format" -- data text.txt --train-tokenizer 300 --out no.json --format llmc
 refuse 2 "--pattern" -- data text.txt --pattern gpt2 --out no
-refuse 2 "2 texts" -- data text.txt texts --out no
+refuse 2 "2 texts: join them in one file" -- data text.txt texts --out no
 refuse 2 "none.txt" -- data none.txt --train-tokenizer 300 --out no.json
 [[ ! -e no.json && ! -e no ]] || fail "a refused call left files"

@@ -46,6 +46,8 @@ TEST(test_reads) {
 }
 
 TEST(test_refuses) {
+    refused("a;b\n1;2\n", "t.csv:1: the header has one field, 'a;b': a comma must divide them, not a semicolon");
+    refused("a\tb\n1,5\t2\n", "not a tab");
     refused("", "empty");
     refused("\n\r\n", "empty");
     refused("a,b\n1\n", "t.csv:2: 1 field where the header has 2");
