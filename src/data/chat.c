@@ -579,9 +579,12 @@ mezzo_status mz_chat_find_end(const mezzo_tokenizer *tok, char **end) {
 }
 
 // --- exports -------------------------------------------------------------------------------------------------------
-static mezzo_status write_config(const mz_chat *chat, const char *folder) {
+static mezzo_status write_config(const mz_chat *chat, const char *folder, const char *reader) {
     json_t *object = mz_json_new();
     mezzo_status status = object != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY;
+    if (status == MEZZO_OK && reader != NULL &&
+        json_object_set_new(object, "tokenizer_class", json_string(reader)) != 0)
+        status = mz_fail(MEZZO_ERR_MEMORY, "no memory for tokenizer_config.json");
     if (status == MEZZO_OK && json_object_size(object) > 0)
         status = mz_json_save(mz_path_of("%s/tokenizer_config.json", folder).text, object);
     json_decref(object);
@@ -614,8 +617,8 @@ mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out) {
     return *out != NULL && !mz_json_ran_out() ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for how texts end");
 }
 
-mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder) {
-    MEZZO_TRY(write_config(&tok->chat, folder));
+mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder, const char *reader) {
+    MEZZO_TRY(write_config(&tok->chat, folder, reader));
     json_t *generation = NULL;
     const mz_path path = mz_path_of("%s/generation_config.json", folder);
     mezzo_status status = mz_path_exists(path.text) ? MEZZO_OK : mz_chat_generation(tok, &generation);

@@ -18,8 +18,9 @@ void mz_chat_free(mz_chat *chat);
 // where there is none. *added (may be NULL): tokens that were added to the vocabulary, {"number": "token"}, or NULL.
 mezzo_status mz_chat_read(const char *folder, mz_chat *out, json_t **added);
 // Writes tokenizer_config.json, where it would not be empty, and generation_config.json, where that is missing: the
-// tokens that begin a text and that end an answer, if the tokenizer has them.
-mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder);
+// tokens that begin a text and that end an answer, if the tokenizer has them. `reader`: the class of transformers that
+// shall read the tokenizer; NULL: the one that it has for the model.
+mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder, const char *reader);
 // Makes {"bos_token_id": …, "eos_token_id": …}: the token with which the template ends an answer, and the tokenizer's
 // own; "stop_strings" instead where the template's end is no token.
 mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out);

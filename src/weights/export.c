@@ -271,12 +271,15 @@ static mezzo_status write_config(const exporter *e, const char *folder, const ch
     return status;
 }
 
-// Writes tokenizer.json, and the files that older programs read for a tokenizer that splits as GPT-2 does.
-static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char *folder) {
+// Writes tokenizer.json, and the files that older programs read for a tokenizer that splits as GPT-2 does. Classes that
+// transformers has for a model split texts in their own way, whatever tokenizer.json says: the general one does not.
+static mezzo_status write_tokenizer_files(const mezzo_tokenizer *tok, const char *model, const char *folder) {
+    const bool as_gpt2 = mz_tokenizer_splits_as_gpt2(tok),
+               by_model = as_gpt2 && (strcmp(model, "gpt2") == 0 || strcmp(model, "gpt_neox") == 0);
     MEZZO_TRY(mezzo_tokenizer_save(tok, mz_path_of("%s/tokenizer.json", folder).text));
-    if (mz_tokenizer_splits_as_gpt2(tok))
+    if (as_gpt2)
         MEZZO_TRY(mezzo_tokenizer_save_bpe(tok, folder));
-    return mz_chat_write(tok, folder);
+    return mz_chat_write(tok, folder, by_model ? NULL : "PreTrainedTokenizerFast");
 }
 
 // Loads the run's tokenizer; *out NULL: it has none.
@@ -293,7 +296,7 @@ static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
     mezzo_tokenizer *tokenizer;
     mezzo_status status = load_tokenizer(e, &tokenizer);
     if (status == MEZZO_OK && tokenizer != NULL)
-        status = write_tokenizer_files(tokenizer, folder);
+        status = write_tokenizer_files(tokenizer, e->model.config.name, folder);
     mezzo_tokenizer_free(tokenizer);
     return status;
 }
