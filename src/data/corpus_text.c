@@ -5,6 +5,7 @@
 #include "base/stop.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
+#include "io/utf8.h"
 
 #define PIECE          ((size_t)1 << 20) // bytes that one thread tokenizes at a time
 #define TRAIN_FRACTION 0.9               // nanoGPT's value
@@ -24,6 +25,21 @@ static mezzo_status open_text(const char *path, text *out) {
     mz_map_close(&out->map);
     return is_gzip ? mz_fail(MEZZO_ERR_FORMAT, "%s: a text that gzip compressed: decompress it (gunzip)", path)
                    : mz_fail(MEZZO_ERR_FORMAT, "%s: the file is empty", path);
+}
+
+// Warns where the first piece of a text is not UTF-8, such as UTF-16, a PDF or an archive: a tokenizer that has all
+// bytes takes it without an error, but for words it learns pieces of characters.
+static void warn_of_bytes(const text *t, const mezzo_tokenizer *tok) {
+    uint32_t code;
+    const size_t n = t->map.size < PIECE ? t->map.size : PIECE;
+    size_t at = 0, width = 1;
+    while (at < n && (width = mz_utf8_decode((const char *)t->map.data + at, t->map.size - at, &code)) > 0)
+        at += width;
+    if (width == 0 && strcmp(tok->kind->name, "byte") != 0)
+        mz_log("warn",
+               "%s: byte %zu (0x%02X) is not UTF-8: if the file is a text, convert it; if it is none, use "
+               "--tokenizer byte",
+               t->path, at, (unsigned)t->map.data[at]);
 }
 
 static bool is_continuation(unsigned char byte) {
@@ -206,6 +222,8 @@ mezzo_status mz_corpus_read_text(mezzo_corpus *corpus, const mezzo_corpus_option
     }
     MEZZO_TRY_GOTO(status, make_tokenizer(&from, texts, count, &corpus->tokenizer));
 
+    for (size_t i = 0; i < count; i++)
+        warn_of_bytes(&texts[i], corpus->tokenizer);
     mz_stream *train = &corpus->splits[MEZZO_TRAIN], *validation = &corpus->splits[MEZZO_VALIDATION];
     const size_t size = texts[0].map.size;
     size_t end = size;

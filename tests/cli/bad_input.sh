@@ -87,6 +87,11 @@ printf 'optimizer:\n\tlr: 1e-3\n' >tab.yaml
 refuse 2 tab.yaml:2 "spaces, not tabs" -- train --config tab.yaml --data text.txt
 refuse 2 init-scale "from 1.0e-30 to 1.0e+38" -- train --data text.txt --init-scale 1e300
 refuse 2 "no whole checkpoint" -- eval .
+printf 'caf\xe9 %.0s' {1..40} >latin.txt
+run 0 data latin.txt --tokenizer gpt2 --out latin
+shows "$ERR" "latin.txt: byte 3 (0xE9) is not UTF-8" "convert it"
+run 0 data latin.txt --tokenizer byte --out latin
+! grep -q "UTF-8" "$ERR" || fail "bytes are what a tokenizer of bytes reads"
 refuse 2 "data.form is mesages" "messages" -- train "${TINY[@]}" --data text.txt --form mesages --out new
 refuse 2 "data.form is mesages" -- data text.txt --form mesages --out new
 refuse 2 "lora.modules is set" "--lora-rank 8" -- train "${TINY[@]}" --data text.txt --lora-modules c_attn --out new
