@@ -182,12 +182,12 @@ static size_t edit_distance(const char *a, const char *b) {
 }
 
 size_t mz_index(const void *list, size_t n, size_t stride, size_t offset, bool inside, const char *word) {
-    const char *at = (const char *)list + offset;
-    size_t i = 0;
-    for (; i < n; i++, at += stride)
+    for (size_t i = 0; i < n; i++) { // a list of none may be NULL
+        const char *at = (const char *)list + i * stride + offset;
         if (strcmp(inside ? at : *(const char *const *)(const void *)at, word) == 0)
-            break;
-    return i;
+            return i;
+    }
+    return n;
 }
 
 void *mz_find(const void *list, size_t n, size_t stride, size_t offset, bool inside, const char *word) {
