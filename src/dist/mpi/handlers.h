@@ -12,10 +12,9 @@ typedef struct mz_handlers {
 } mz_handlers;
 
 static inline mz_handlers mz_handlers_now(void) {
-    mz_handlers h;
+    mz_handlers h = {0}; // SIG_DFL
     for (int number = 1; number < MZ_SIGNALS; number++)
-        if (sigaction(number, NULL, &h.of[number]) != 0)
-            h.of[number].sa_handler = SIG_DFL;
+        sigaction(number, NULL, &h.of[number]);
     return h;
 }
 
