@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 list() {
-    { sed -nE 's/^(UNARY|BINARY|COMPARE)\(([A-Za-z]+),.*/\2/p; s/^OP\(([A-Za-z0-9]+), .*, ""\)$/\1/p' src/onnx/ops.def |
+    { sed -nE 's/^(UNARY|MADE|BINARY|COMPARE)\(([A-Za-z]+),.*/\2/p; s/^OP\(([A-Za-z0-9]+), .*, ""\)$/\1/p' src/onnx/ops.def |
         paste -sd, | sed 's/,/, /g; s/^/In all forms: /; s/$/./'; } | fold -s -w 138 | sed 's/ *$//'
     echo
     echo "| in part | what works |"

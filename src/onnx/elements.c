@@ -107,22 +107,6 @@ static mezzo_status give_stored(mz_onnx_call *call, mezzo_value v) {
 }
 
 // --- one input -----------------------------------------------------------------------------------------------------
-double mz_onnx_h_neg(double a) {
-    return -a;
-}
-double mz_onnx_h_reciprocal(double a) {
-    return 1 / a;
-}
-double mz_onnx_h_sign(double a) {
-    return (a > 0) - (a < 0);
-}
-double mz_onnx_h_relu(double a) {
-    return a > 0 ? a : 0;
-}
-double mz_onnx_h_sigmoid(double a) {
-    return 1 / (1 + exp(-a));
-}
-
 mezzo_value mz_onnx_neg(mezzo_graph *g, mezzo_value x) {
     return mezzo_scale(g, x, -1.0F);
 }
@@ -266,47 +250,6 @@ mezzo_status mz_onnx_truth(mz_onnx_call *call, int which) { // Not, IsNaN: the r
 }
 
 // --- several inputs ------------------------------------------------------------------------------------------------
-double mz_onnx_h_add(double a, double b) {
-    return a + b;
-}
-double mz_onnx_h_sub(double a, double b) {
-    return a - b;
-}
-double mz_onnx_h_mul(double a, double b) {
-    return a * b;
-}
-double mz_onnx_h_div(double a, double b) {
-    return a / b;
-}
-double mz_onnx_h_mod(double a, double b) { // the result has the divisor's sign
-    const double r = fmod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}
-double mz_onnx_h_less(double a, double b) {
-    return a < b;
-}
-double mz_onnx_h_less_equal(double a, double b) {
-    return a <= b;
-}
-double mz_onnx_h_greater(double a, double b) {
-    return a > b;
-}
-double mz_onnx_h_greater_equal(double a, double b) {
-    return a >= b;
-}
-double mz_onnx_h_equal(double a, double b) {
-    return a == b;
-}
-double mz_onnx_h_and(double a, double b) {
-    return a != 0 && b != 0;
-}
-double mz_onnx_h_or(double a, double b) {
-    return a != 0 || b != 0;
-}
-double mz_onnx_h_xor(double a, double b) {
-    return (a != 0) != (b != 0);
-}
-
 mezzo_value mz_onnx_greater(mezzo_graph *g, mezzo_value a, mezzo_value b) {
     return mezzo_less(g, b, a);
 }
@@ -371,8 +314,7 @@ mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
 }
 
 mezzo_status mz_onnx_mean(mz_onnx_call *call, int which) { // the mean of several values
-    const mz_onnx_op sum = {.name = "Mean", .make2 = mezzo_add, .host2 = mz_onnx_h_add};
-    call->op = &sum;
+    call->op = mz_onnx_op_of("Sum");
     MEZZO_TRY(mz_onnx_binary(call, which));
     if (call->out[0]->kind == MZ_ONNX_VALUE)
         call->out[0]->base = mezzo_scale(call->build->g, call->out[0]->base, 1.0F / (float)call->n_in);

@@ -110,7 +110,7 @@ static void stored_view(const groups *g, const int64_t *dim, int64_t *view, int 
     }
 }
 
-mezzo_status mz_onnx_give_shape(mz_onnx_call *call, int rank, const int64_t *dim) {
+static mezzo_status give_shape(mz_onnx_call *call, int rank, const int64_t *dim) {
     mz_onnx_value *x = call->in[0];
     if (rank > MEZZO_MAX_RANK)
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "%d dimensions; at most %d work", rank, MEZZO_MAX_RANK);
@@ -163,7 +163,7 @@ mezzo_status mz_onnx_reshape(mz_onnx_call *call, int which) {
     }
     if (open >= 0)
         dim[open] = mz_onnx_elements(x->rank, x->dim) / known;
-    return mz_onnx_give_shape(call, rank, dim);
+    return give_shape(call, rank, dim);
 }
 
 mezzo_status mz_onnx_flatten(mz_onnx_call *call, int which) {
@@ -174,7 +174,7 @@ mezzo_status mz_onnx_flatten(mz_onnx_call *call, int which) {
     if (axis < 0 || axis > x->rank)
         return mz_onnx_bad_axis(call, axis);
     const int64_t rows = mz_onnx_elements((int)axis, x->dim);
-    return mz_onnx_give_shape(call, 2, (int64_t[]){rows, mz_onnx_elements(x->rank - (int)axis, x->dim + axis)});
+    return give_shape(call, 2, (int64_t[]){rows, mz_onnx_elements(x->rank - (int)axis, x->dim + axis)});
 }
 
 mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
@@ -198,7 +198,7 @@ mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
         else if (all ? x->dim[i] != 1 : !named[i])
             dim[rank++] = x->dim[i];
     }
-    return mz_onnx_give_shape(call, rank, dim);
+    return give_shape(call, rank, dim);
 }
 
 // --- other places --------------------------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
     MEZZO_TRY(repeated_shape(call, tile, &rank, dim));
     const int64_t n = mz_onnx_elements(rank, dim);
     if (n == mz_onnx_elements(x->rank, x->dim))
-        return mz_onnx_give_shape(call, rank, dim);
+        return give_shape(call, rank, dim);
     if (x->kind == MZ_ONNX_HOST) {
         double *out;
         MEZZO_TRY(mz_onnx_host(call, 0, x->integer, rank, dim, &out));
