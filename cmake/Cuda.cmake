@@ -61,7 +61,7 @@ endforeach()
 file(GLOB cuda_kernel_sources CONFIGURE_DEPENDS src/backend/cuda/kernels/*.cu)
 if(cuda_kernel_sources)
     add_library(mezzo_cuda_kernels OBJECT ${cuda_kernel_sources})
-    target_compile_options(mezzo_cuda_kernels PRIVATE ${architectures} -std=c++20 -lineinfo
+    target_compile_options(mezzo_cuda_kernels PRIVATE ${architectures} -std=c++20 --extended-lambda -lineinfo
         $<$<BOOL:${MEZZO_WERROR}>:SHELL:-Werror all-warnings>
         # Constants are enumerators, and sizes products of them.
         "SHELL:-Xcompiler -Wno-deprecated-enum-enum-conversion,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-ffp-contract=off")

@@ -141,28 +141,26 @@ __device__ __forceinline__ int64_t indexed(const column_args &c, int64_t o, int6
     return at < 0 || at >= c.axis ? -1 : (o * c.axis + at) * c.inner + i;
 }
 
-__global__ void __launch_bounds__(THREADS) gather_kernel(column_args c, int64_t count) {
-    const int64_t k = thread_index<THREADS>();
-    if (k >= count)
-        return;
-    const int64_t at = indexed(c, k / c.inner / c.n, k / c.inner % c.n, k % c.inner);
-    store_number(c.out, k, at >= 0 ? load_number(c.in[0], at) : __int_as_float(0x7FC00000));
+static void launch_gather(const mz_cuda_device *cuda, const column_args &c) {
+    launch_items(cuda, c.outer * c.n * c.inner, [=] __device__(int64_t k) {
+        const int64_t at = indexed(c, k / c.inner / c.n, k / c.inner % c.n, k % c.inner);
+        store_number(c.out, k, at >= 0 ? load_number(c.in[0], at) : __int_as_float(0x7FC00000));
+    });
 }
 
-__global__ void __launch_bounds__(THREADS) scatter_add_kernel(column_args c) {
-    const place<1> p(c);
-    if (p.column >= c.outer * c.inner)
-        return;
-    const int64_t o = p.column / c.inner, i = p.column % c.inner;
-    for (int64_t a = 0; a < c.axis; a++)
-        c.sum[p.at(a)] = c.in[0].data != nullptr ? load_number(c.in[0], p.at(a)) : 0.0f;
-    for (int64_t j = 0; j < c.n; j++) {
-        const int64_t at = indexed(c, o, j, i);
-        if (at >= 0)
-            c.sum[at] += load_number(c.in[2], (o * c.n + j) * c.inner + i);
-    }
-    for (int64_t a = 0; a < c.axis && c.out.dtype != MEZZO_F32; a++)
-        store_number(c.out, p.at(a), c.sum[p.at(a)]);
+static void launch_scatter_add(const mz_cuda_device *cuda, const column_args &c) {
+    launch_items(cuda, c.outer * c.inner, [=] __device__(int64_t column) {
+        const int64_t o = column / c.inner, i = column % c.inner, first = o * c.axis * c.inner + i;
+        for (int64_t a = 0; a < c.axis; a++)
+            c.sum[first + a * c.inner] = c.in[0].data != nullptr ? load_number(c.in[0], first + a * c.inner) : 0.0f;
+        for (int64_t j = 0; j < c.n; j++) {
+            const int64_t at = indexed(c, o, j, i);
+            if (at >= 0)
+                c.sum[at] += load_number(c.in[2], (o * c.n + j) * c.inner + i);
+        }
+        for (int64_t a = 0; a < c.axis && c.out.dtype != MEZZO_F32; a++)
+            store_number(c.out, first + a * c.inner, c.sum[first + a * c.inner]);
+    });
 }
 
 static void launch_columns(const mz_cuda_device *cuda, const mz_call *call) {
@@ -207,9 +205,9 @@ static void launch_columns(const mz_cuda_device *cuda, const mz_call *call) {
     case MZ_OP_cumsum:
         return for_lanes(cumsum_kernel<32>, cumsum_kernel<1>);
     case MZ_OP_gather:
-        return launch_threads<THREADS>(cuda, gather_kernel, count * c.n, c, count * c.n);
+        return launch_gather(cuda, c);
     default:
-        return launch_threads<THREADS>(cuda, scatter_add_kernel, count, c);
+        return launch_scatter_add(cuda, c);
     }
 }
 

@@ -24,28 +24,21 @@ __device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int 
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
-enum { GATHER_BLOCK = 256 };
-
 // A thread a vector of 8 columns; `vectors` of them a row. An id outside the table gives a row of NaN.
-__global__ void __launch_bounds__(GATHER_BLOCK) embedding_kernel(mz_cu_array table, const int32_t *ids, mz_cu_array y,
-                                                                 int64_t n, int64_t rows, int width, int vectors) {
-    int64_t i = thread_index<GATHER_BLOCK>();
-    if (i >= n * vectors)
-        return;
-    int64_t token = i / vectors;
-    int c = static_cast<int>(i - token * vectors) * 8, id = ids[token];
-    float x[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
-    if (id >= 0 && id < rows)
-        load_columns(table, static_cast<int64_t>(id) * width, c, width, x);
-    store_columns(y, token * width, c, width, x);
-}
-
 static void launch_embedding(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *table = mz_in(call, embedding, table), *ids = mz_in(call, embedding, ids); // [V, C], [N]
-    const int64_t n = mz_shape_count(&ids->shape);
-    const int width = static_cast<int>(table->shape.dim[1]), vectors = (width + 7) / 8;
-    launch_threads<GATHER_BLOCK>(cuda, embedding_kernel, n * vectors, mz_cuda_array(table), data_of<int32_t>(ids),
-                                 mz_cuda_array(mz_out(call, embedding, y)), n, table->shape.dim[0], width, vectors);
+    const mz_tensor *in = mz_in(call, embedding, table), *tokens = mz_in(call, embedding, ids); // [V, C], [N]
+    const mz_cu_array table = mz_cuda_array(in), y = mz_cuda_array(mz_out(call, embedding, y));
+    const int32_t *ids = data_of<int32_t>(tokens);
+    const int64_t rows = in->shape.dim[0];
+    const int width = static_cast<int>(in->shape.dim[1]), vectors = (width + 7) / 8;
+    launch_items(cuda, mz_shape_count(&tokens->shape) * vectors, [=] __device__(int64_t i) {
+        const int64_t token = i / vectors;
+        const int c = static_cast<int>(i - token * vectors) * 8, id = ids[token];
+        float x[8] = {NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+        if (id >= 0 && id < rows)
+            load_columns(table, static_cast<int64_t>(id) * width, c, width, x);
+        store_columns(y, token * width, c, width, x);
+    });
 }
 MZ_CUDA_KERNEL(embedding, launch_embedding, storages<"ai", "a", narrow_input>)
 

@@ -298,18 +298,30 @@ struct move_args {
     int width, top_k;
 };
 
-// A thread N columns of a row: 8, or one where the width is no multiple of 8. y[r] = (weights[order[r]] ·) x[order[r] /
-// k].
-template <int N> __global__ void __launch_bounds__(MOVE_BLOCK) dispatch_kernel(move_args a) {
-    const int64_t i = thread_index<MOVE_BLOCK>(), r = i / (a.width / N);
-    if (r >= a.rows)
-        return;
-    const int c = static_cast<int>(i - r * (a.width / N)) * N, source = a.index[r];
-    const int64_t from = static_cast<int64_t>(source / a.top_k) * a.width + c, to = r * a.width + c;
-    float x[N], w = a.weights != nullptr ? a.weights[source] : 1;
-    load<N>(a.x, from, x);
-    for_each<N>([&](int k) { x[k] *= w; });
-    store<N>(a.y, to, x);
+// combine has dispatch's inputs, and two more.
+static move_args move_args_of(const mz_call *call, const mz_tensor *index) {
+    return {.x = mz_cuda_array(mz_in(call, combine, x)),
+            .y = mz_cuda_array(mz_out(call, combine, y)),
+            .index = data_of<int32_t>(index),
+            .weights = data_of<float>(mz_in(call, combine, weights)),
+            .added = {mz_cuda_array(mz_in(call, combine, added)), mz_cuda_array(mz_in(call, combine, more))},
+            .rows = mz_shape_count(&mz_in(call, combine, order)->shape), // M·k
+            .width = static_cast<int>(mz_cuda_width(mz_out(call, combine, y))),
+            .top_k = call->attrs.top_k};
+}
+
+// y[r] = (weights[order[r]] ·) x[order[r] / k]; a thread N columns of a row.
+static void launch_dispatch(const mz_cuda_device *cuda, const mz_call *call) {
+    const move_args a = move_args_of(call, mz_in(call, dispatch, order));
+    launch_vectors(cuda, a.rows * a.width, a.width, [=] __device__(auto lanes, int64_t i) {
+        constexpr int N = lanes;
+        const int64_t r = i / a.width;
+        const int c = static_cast<int>(i - r * a.width), source = a.index[r];
+        float x[N], w = a.weights != nullptr ? a.weights[source] : 1;
+        load<N>(a.x, static_cast<int64_t>(source / a.top_k) * a.width + c, x);
+        for_each<N>([&](int k) { x[k] *= w; });
+        store<N>(a.y, i, x);
+    });
 }
 
 // y[m] = Σ_j (weights[m, j] ·) x[place[m·k + j]]
@@ -337,27 +349,13 @@ template <int N> __global__ void __launch_bounds__(MOVE_BLOCK) combine_kernel(mo
     }
     store<N>(a.y, m * a.width + c, sum);
 }
-
-// combine has dispatch's inputs, and two more.
-static move_args move_args_of(const mz_call *call, const mz_tensor *index) {
-    return {.x = mz_cuda_array(mz_in(call, combine, x)),
-            .y = mz_cuda_array(mz_out(call, combine, y)),
-            .index = data_of<int32_t>(index),
-            .weights = data_of<float>(mz_in(call, combine, weights)),
-            .added = {mz_cuda_array(mz_in(call, combine, added)), mz_cuda_array(mz_in(call, combine, more))},
-            .rows = mz_shape_count(&mz_in(call, combine, order)->shape), // M·k
-            .width = static_cast<int>(mz_cuda_width(mz_out(call, combine, y))),
-            .top_k = call->attrs.top_k};
-}
-static void launch_dispatch(const mz_cuda_device *cuda, const mz_call *call) {
-    const move_args a = move_args_of(call, mz_in(call, dispatch, order));
-    launch_vectors<MOVE_BLOCK>(
-        cuda, [&]<int N>() { return dispatch_kernel<N>; }, a.rows * a.width, a.width, a);
-}
 static void launch_combine(const mz_cuda_device *cuda, const mz_call *call) {
     const move_args a = move_args_of(call, mz_in(call, combine, place));
-    launch_vectors<MOVE_BLOCK>(
-        cuda, [&]<int N>() { return combine_kernel<N>; }, a.rows / a.top_k * a.width, a.width, a);
+    const int64_t n = a.rows / a.top_k * a.width;
+    if (a.width % 8 == 0)
+        launch_threads<MOVE_BLOCK>(cuda, combine_kernel<8>, n / 8, a);
+    else
+        launch_threads<MOVE_BLOCK>(cuda, combine_kernel<1>, n, a);
 }
 MZ_CUDA_KERNEL(dispatch, launch_dispatch, storages<"aiifa", "a", narrow_output>)
 MZ_CUDA_KERNEL(combine, launch_combine, storages<"aiifa", "a", narrow_output>)

@@ -6,56 +6,44 @@
 enum { THREADS = 256 };
 
 // --- swiglu --------------------------------------------------------------------------------------------------------
-// A thread takes N columns of a row: 8, or one where the width is no multiple of 8.
-template <int N, int ACT>
-__global__ void __launch_bounds__(THREADS) swiglu_kernel(mz_cu_array x, mz_cu_array y, int64_t n, int width) {
-    const int64_t i = thread_index<THREADS>() * N;
-    if (i >= n)
-        return;
-    const int64_t gate_at = i + i / width * width; // rows of x are twice as long
-    const auto g = fetch<N>(x, gate_at), u = fetch<N>(x, gate_at + width);
-    float gate[N], up[N];
-    widen(g, x.dtype, gate);
-    widen(u, x.dtype, up);
-    for_each<N>([&](int k) { gate[k] = activate(gate[k], ACT) * up[k]; });
-    store<N>(y, i, gate);
-}
-
-template <int N, int ACT>
-__global__ void __launch_bounds__(THREADS)
-    swiglu_dx_kernel(mz_cu_array dy, mz_cu_array x, mz_cu_array dx, int64_t n, int width) {
-    const int64_t i = thread_index<THREADS>() * N;
-    if (i >= n)
-        return;
-    const int64_t gate_at = i + i / width * width;
-    const auto g = fetch<N>(x, gate_at), u = fetch<N>(x, gate_at + width), r = fetch<N>(dy, i);
-    float gate[N], up[N], d[N];
-    widen(g, x.dtype, gate);
-    widen(u, x.dtype, up);
-    widen(r, dy.dtype, d);
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-        const float z = gate[k];
-        gate[k] = times_derivative(d[k] * up[k], z, ACT);
-        up[k] = d[k] * activate(z, ACT);
-    }
-    store<N>(dx, gate_at, gate);
-    store<N>(dx, gate_at + width, up);
-}
-
+// A thread takes N columns of a row. Rows of x are twice as long as those of what is gated.
 template <int ACT> static void launch_gate(const mz_cuda_device *cuda, const mz_call *call) {
     const bool forward = call->op == MZ_OP_swiglu;
     const mz_tensor *one = forward ? mz_out(call, swiglu, y) : mz_in(call, swiglu_dx, dy); // of the gated width
     const mz_cu_array x = mz_cuda_array(forward ? mz_in(call, swiglu, x) : mz_in(call, swiglu_dx, x)),
-                      to = mz_cuda_array(&call->out[0]);
+                      dy = mz_cuda_array(one), to = mz_cuda_array(&call->out[0]);
     const int64_t n = mz_shape_count(&one->shape);
     const int width = static_cast<int>(mz_cuda_width(one));
+    const auto value = [=] __device__(auto lanes, int64_t i) {
+        constexpr int N = lanes;
+        const int64_t gate_at = i + i / width * width;
+        const auto g = fetch<N>(x, gate_at), u = fetch<N>(x, gate_at + width);
+        float gate[N], up[N];
+        widen(g, x.dtype, gate);
+        widen(u, x.dtype, up);
+        for_each<N>([&](int k) { gate[k] = activate(gate[k], ACT) * up[k]; });
+        store<N>(to, i, gate);
+    };
+    const auto gradient = [=] __device__(auto lanes, int64_t i) {
+        constexpr int N = lanes;
+        const int64_t gate_at = i + i / width * width;
+        const auto g = fetch<N>(x, gate_at), u = fetch<N>(x, gate_at + width), r = fetch<N>(dy, i);
+        float gate[N], up[N], d[N];
+        widen(g, x.dtype, gate);
+        widen(u, x.dtype, up);
+        widen(r, dy.dtype, d);
+        for_each<N>([&](int k) {
+            const float z = gate[k];
+            gate[k] = times_derivative(d[k] * up[k], z, ACT);
+            up[k] = d[k] * activate(z, ACT);
+        });
+        store<N>(to, gate_at, gate);
+        store<N>(to, gate_at + width, up);
+    };
     if (forward)
-        launch_vectors<THREADS>(
-            cuda, [&]<int N>() { return swiglu_kernel<N, ACT>; }, n, width, x, to, n, width);
+        launch_vectors(cuda, n, width, value);
     else
-        launch_vectors<THREADS>(
-            cuda, [&]<int N>() { return swiglu_dx_kernel<N, ACT>; }, n, width, mz_cuda_array(one), x, to, n, width);
+        launch_vectors(cuda, n, width, gradient);
 }
 
 static void launch_gated(const mz_cuda_device *cuda, const mz_call *call) {
@@ -70,38 +58,32 @@ MZ_CUDA_KERNEL(swiglu_dx, launch_gated, storages<"a", "a", narrow_input>)
 // --- rope ----------------------------------------------------------------------------------------------------------
 // Frequencies and angles are FP32 numbers (docs/dev/NUMERICS.md); their cosines and sines are taken in FP64, where the
 // reduction of a large angle costs nothing. The table is made once a run.
-__global__ void __launch_bounds__(THREADS) rope_table_kernel(const int32_t *positions, float *table, int64_t length,
-                                                             int dims, float theta, mz_rope_scaling scaling) {
-    int64_t i = thread_index<THREADS>();
-    int half = dims / 2;
-    if (i >= length * half)
-        return;
-    int64_t t = i / half;
-    int k = static_cast<int>(i - t * half);
-    double exponent = static_cast<double>(__fdiv_rn(static_cast<float>(2 * k), static_cast<float>(dims)));
-    float power = static_cast<float>(pow(static_cast<double>(theta), exponent));
-    float position = static_cast<float>(positions != nullptr ? positions[t] : static_cast<int>(t));
-    float frequency = __fdiv_rn(1.0f, power);
-    double amplitude = 1, s, c;
-    if (scaling.divisor > 0) {
-        float x = scaling.by_index ? static_cast<float>(k) : frequency;
-        float kept = fminf(fmaxf(__fadd_rn(scaling.offset, __fmul_rn(scaling.slope, x)), 0.0f), 1.0f);
-        float slow = __fmul_rn(__fdiv_rn(frequency, scaling.divisor), __fsub_rn(1.0f, kept));
-        frequency = __fadd_rn(__fmul_rn(frequency, kept), slow);
-        amplitude = static_cast<double>(scaling.amplitude);
-    }
-    sincos(static_cast<double>(__fmul_rn(position, frequency)), &s, &c);
-    table[t * dims + k] = static_cast<float>(amplitude * c);
-    table[t * dims + half + k] = static_cast<float>(amplitude * s);
-}
-
 static void launch_rope_table(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *table = mz_out(call, rope_table, table); // [T, R]
-    const int64_t length = table->shape.dim[0];
-    const int dims = static_cast<int>(table->shape.dim[1]);
-    launch_threads<THREADS>(cuda, rope_table_kernel, length * (dims / 2),
-                            data_of<int32_t>(mz_in(call, rope_table, positions)), data_of<float>(table), length, dims,
-                            call->attrs.theta, call->attrs.rope);
+    const mz_tensor *out = mz_out(call, rope_table, table); // [T, R]
+    const int dims = static_cast<int>(out->shape.dim[1]), half = dims / 2;
+    const int32_t *positions = data_of<int32_t>(mz_in(call, rope_table, positions));
+    float *table = data_of<float>(out);
+    const float theta = call->attrs.theta;
+    const mz_rope_scaling scaling = call->attrs.rope;
+    launch_items(cuda, out->shape.dim[0] * half, [=] __device__(int64_t i) {
+        int64_t t = i / half;
+        int k = static_cast<int>(i - t * half);
+        double exponent = static_cast<double>(__fdiv_rn(static_cast<float>(2 * k), static_cast<float>(dims)));
+        float power = static_cast<float>(pow(static_cast<double>(theta), exponent));
+        float position = static_cast<float>(positions != nullptr ? positions[t] : static_cast<int>(t));
+        float frequency = __fdiv_rn(1.0f, power);
+        double amplitude = 1, s, c;
+        if (scaling.divisor > 0) {
+            float x = scaling.by_index ? static_cast<float>(k) : frequency;
+            float kept = fminf(fmaxf(__fadd_rn(scaling.offset, __fmul_rn(scaling.slope, x)), 0.0f), 1.0f);
+            float slow = __fmul_rn(__fdiv_rn(frequency, scaling.divisor), __fsub_rn(1.0f, kept));
+            frequency = __fadd_rn(__fmul_rn(frequency, kept), slow);
+            amplitude = static_cast<double>(scaling.amplitude);
+        }
+        sincos(static_cast<double>(__fmul_rn(position, frequency)), &s, &c);
+        table[t * dims + k] = static_cast<float>(amplitude * c);
+        table[t * dims + half + k] = static_cast<float>(amplitude * s);
+    });
 }
 MZ_CUDA_KERNEL(rope_table, launch_rope_table, storages<"i", "f", narrow_output>)
 

@@ -72,14 +72,31 @@ void launch_threads(const mz_cuda_device *cuda, void (*kernel)(P...), int64_t it
         kernel<<<STRIDES ? blocks_at_most_2_20(items, BLOCK) : blocks_of(items, BLOCK), BLOCK, 0, cuda->stream>>>(
             args...);
 }
-// The same for kernel_of<8>(), of which a thread has 8 elements side by side, where `width` is in eights, else for
-// kernel_of<1>().
-template <int BLOCK, class F, class... A>
-void launch_vectors(const mz_cuda_device *cuda, F kernel_of, int64_t elements, int64_t width, const A &...args) {
+// The kernel of work that is f(i) for each of n items: [=] __device__(int64_t i) { … }
+template <int BLOCK, class F> __global__ void __launch_bounds__(BLOCK) items_kernel(F f, int64_t n) {
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x;
+    if (i < n)
+        f(i);
+}
+template <int BLOCK = 256, class F> void launch_items(const mz_cuda_device *cuda, int64_t n, const F &f) {
+    launch_threads<BLOCK>(cuda, items_kernel<BLOCK, F>, n, f, n);
+}
+// The same with 8 items side by side, where `width` is in eights, or 1, f(lanes, i): as many as the type of `lanes`
+// says, from i on.
+template <int N> struct lanes {
+    __device__ constexpr operator int() const { return N; }
+};
+template <int N, int BLOCK, class F> __global__ void __launch_bounds__(BLOCK) vectors_kernel(F f, int64_t n) {
+    const int64_t i = (static_cast<int64_t>(blockIdx.x) * BLOCK + threadIdx.x) * N;
+    if (i < n)
+        f(lanes<N>(), i);
+}
+template <int BLOCK = 256, class F>
+void launch_vectors(const mz_cuda_device *cuda, int64_t n, int64_t width, const F &f) {
     if (width % 8 == 0)
-        launch_threads<BLOCK>(cuda, kernel_of.template operator()<8>(), elements / 8, args...);
+        launch_threads<BLOCK>(cuda, vectors_kernel<8, BLOCK, F>, n / 8, f, n);
     else
-        launch_threads<BLOCK>(cuda, kernel_of.template operator()<1>(), elements, args...);
+        launch_threads<BLOCK>(cuda, vectors_kernel<1, BLOCK, F>, n, f, n);
 }
 template <class T> T *data_of(const mz_tensor *t) { // NULL: absent
     return mz_present(t) ? static_cast<T *>(t->data) : nullptr;

@@ -7,10 +7,7 @@
 enum { IMAGE_BLOCK = 256 };
 
 // --- convolution ---------------------------------------------------------------------------------------------------
-__global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_kernel(mz_cu_conv v) {
-    const int64_t i = thread_index<IMAGE_BLOCK>();
-    if (i >= v.b * v.p * v.q * v.n)
-        return;
+__device__ __forceinline__ void conv2d_at(const mz_cu_conv &v, int64_t i) {
     const int64_t n = i % v.n, q = i / v.n % v.q, p = i / v.n / v.q % v.p, b = i / v.n / v.q / v.p;
     const int64_t first = n / (v.n / v.groups) * v.depth, taps = v.r * v.s * v.depth;
     float sum = 0;
@@ -28,10 +25,7 @@ __global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_kernel(mz_cu_conv v) {
     store1(v.y, i, sum);
 }
 
-__global__ void __launch_bounds__(IMAGE_BLOCK) conv2d_dx_kernel(mz_cu_conv v) {
-    const int64_t i = thread_index<IMAGE_BLOCK>();
-    if (i >= v.b * v.h * v.w * v.c)
-        return;
+__device__ __forceinline__ void conv2d_dx_at(const mz_cu_conv &v, int64_t i) {
     const int64_t c = i % v.c, w = i / v.c % v.w, h = i / v.c / v.w % v.h, b = i / v.c / v.w / v.h;
     const int64_t own = v.n / v.groups, first = c / v.depth * own, taps = v.r * v.s * v.depth;
     float sum = 0;
@@ -106,14 +100,14 @@ extern "C" cudaError_t mz_cu_conv2d_gather(cudaStream_t stream, const mz_cu_conv
 static void launch_conv2d(const mz_cuda_device *cuda, const mz_call *call) {
     mz_cu_conv v = conv_of(call, mz_in(call, conv2d, x), mz_in(call, conv2d, w), mz_out(call, conv2d, y));
     v.bias = mz_cuda_array(mz_in(call, conv2d, bias));
-    launch_threads<IMAGE_BLOCK>(cuda, conv2d_kernel, v.b * v.p * v.q * v.n, v);
+    launch_items(cuda, v.b * v.p * v.q * v.n, [=] __device__(int64_t i) { conv2d_at(v, i); });
 }
 MZ_CUDA_KERNEL(conv2d, launch_conv2d, storages<"a", "a">)
 
 static void launch_conv2d_dx(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_cu_conv v =
         conv_of(call, mz_out(call, conv2d_dx, dx), mz_in(call, conv2d_dx, w), mz_in(call, conv2d_dx, dy));
-    launch_threads<IMAGE_BLOCK>(cuda, conv2d_dx_kernel, v.b * v.h * v.w * v.c, v);
+    launch_items(cuda, v.b * v.h * v.w * v.c, [=] __device__(int64_t i) { conv2d_dx_at(v, i); });
 }
 MZ_CUDA_KERNEL(conv2d_dx, launch_conv2d_dx, storages<"a", "a">)
 
@@ -134,54 +128,38 @@ static void launch_conv2d_dw(const mz_cuda_device *cuda, const mz_call *call) {
 MZ_CUDA_KERNEL(conv2d_dw, launch_conv2d_dw, conv2d_dw_prepare)
 
 // --- resampling ----------------------------------------------------------------------------------------------------
-// y [rows, width, channels], rows of all images; x's width is given. V channels a thread.
-struct resampling {
-    int64_t rows, width, channels, from_width;
-    int factor;
-    float alpha;
-};
-
-template <int V>
-__global__ void __launch_bounds__(IMAGE_BLOCK) upsample_kernel(mz_cu_array x, mz_cu_array y, resampling v) {
-    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.channels / V;
-    if (i >= v.rows * v.width * each)
-        return;
-    const int64_t pixel = i / each, c = (i - pixel * each) * V, h = pixel / v.width, w = pixel - h * v.width;
-    float k[V];
-    load<V>(x, (h / v.factor * v.from_width + w / v.factor) * v.channels + c, k);
-    for_each<V>([&](int j) { k[j] *= v.alpha; });
-    store<V>(y, i * V, k);
-}
-
-template <int V>
-__global__ void __launch_bounds__(IMAGE_BLOCK) pool_kernel(mz_cu_array x, mz_cu_array y, resampling v) {
-    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.channels / V;
-    if (i >= v.rows * v.width * each)
-        return;
-    const int64_t pixel = i / each, c = (i - pixel * each) * V;
-    const int64_t h = pixel / v.width * v.factor, w = pixel % v.width * v.factor;
-    float sum[V] = {}, k[V];
-    for (int r = 0; r < v.factor; r++)
-        for (int s = 0; s < v.factor; s++) {
-            load<V>(x, ((h + r) * v.from_width + w + s) * v.channels + c, k);
-            for_each<V>([&](int j) { sum[j] += k[j]; });
-        }
-    for_each<V>([&](int j) { sum[j] *= v.alpha; });
-    store<V>(y, i * V, sum);
-}
-
+// y [rows, width, channels], rows of all images; a thread N channels of a pixel.
 static void launch_resampling(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *x = mz_in(call, upsample, x), *y = mz_out(call, upsample, y); // pool has these too
-    const resampling v = {.rows = y->shape.dim[0] * y->shape.dim[1],
-                          .width = y->shape.dim[2],
-                          .channels = y->shape.dim[3],
-                          .from_width = x->shape.dim[2],
-                          .factor = call->attrs.factor,
-                          .alpha = call->attrs.alpha};
-    const bool larger = call->op == MZ_OP_upsample;
-    launch_vectors<IMAGE_BLOCK>(
-        cuda, [&]<int N>() { return larger ? upsample_kernel<N> : pool_kernel<N>; }, v.rows * v.width * v.channels,
-        v.channels, mz_cuda_array(x), mz_cuda_array(y), v);
+    const mz_shape *shape = &mz_out(call, upsample, y)->shape; // pool has these too
+    const mz_cu_array x = mz_cuda_array(mz_in(call, upsample, x)), y = mz_cuda_array(mz_out(call, upsample, y));
+    const int64_t width = shape->dim[2], channels = shape->dim[3], from_width = mz_in(call, upsample, x)->shape.dim[2];
+    const int factor = call->attrs.factor;
+    const float alpha = call->attrs.alpha;
+    const auto upsample = [=] __device__(auto lanes, int64_t i) {
+        constexpr int N = lanes;
+        const int64_t pixel = i / channels, c = i - pixel * channels, h = pixel / width, w = pixel - h * width;
+        float k[N];
+        load<N>(x, (h / factor * from_width + w / factor) * channels + c, k);
+        for_each<N>([&](int j) { k[j] *= alpha; });
+        store<N>(y, i, k);
+    };
+    const auto pool = [=] __device__(auto lanes, int64_t i) {
+        constexpr int N = lanes;
+        const int64_t pixel = i / channels, c = i - pixel * channels;
+        const int64_t h = pixel / width * factor, w = pixel % width * factor;
+        float sum[N] = {}, k[N];
+        for (int r = 0; r < factor; r++)
+            for (int s = 0; s < factor; s++) {
+                load<N>(x, ((h + r) * from_width + w + s) * channels + c, k);
+                for_each<N>([&](int j) { sum[j] += k[j]; });
+            }
+        for_each<N>([&](int j) { sum[j] *= alpha; });
+        store<N>(y, i, sum);
+    };
+    if (call->op == MZ_OP_upsample)
+        launch_vectors(cuda, mz_shape_count(shape), channels, upsample);
+    else
+        launch_vectors(cuda, mz_shape_count(shape), channels, pool);
 }
 MZ_CUDA_KERNEL(upsample, launch_resampling, storages<"a", "a">)
 MZ_CUDA_KERNEL(pool, launch_resampling, storages<"a", "a">)
@@ -194,11 +172,8 @@ struct window_args {
     int size, stride, step, before;
 };
 
-template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(window_args v) {
-    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.inner / V;
-    if (i >= v.outer * v.n * each)
-        return;
-    const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.n, first = (row - outer * v.n) * v.stride;
+template <int V> __device__ __forceinline__ void max_pool_at(const window_args &v, int64_t i) {
+    const int64_t row = i / v.inner, c = i - row * v.inner, outer = row / v.n, first = (row - outer * v.n) * v.stride;
     float most[V], x[V];
     for_each<V>([&](int j) { most[j] = -INFINITY; });
     for (int k = 0; k < v.size; k++) {
@@ -208,15 +183,12 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_kernel(
         load<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
         for_each<V>([&](int j) { most[j] = most[j] == most[j] && !(x[j] <= most[j]) ? x[j] : most[j]; });
     }
-    store<V>(v.y, i * V, most);
+    store<V>(v.y, i, most);
 }
 
 // An element gets dy of each window of which it is the first that is not smaller than y.
-template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_dx_kernel(window_args v) {
-    const int64_t i = thread_index<IMAGE_BLOCK>(), each = v.inner / V;
-    if (i >= v.outer * v.axis * each)
-        return;
-    const int64_t row = i / each, c = (i - row * each) * V, outer = row / v.axis, own = row - outer * v.axis;
+template <int V> __device__ __forceinline__ void max_pool_dx_at(const window_args &v, int64_t i) {
+    const int64_t row = i / v.inner, c = i - row * v.inner, outer = row / v.axis, own = row - outer * v.axis;
     float sum[V] = {}, x[V], y[V], given[V];
     for (int k = 0; k < v.size; k++) {
         const int64_t from = own + v.before - static_cast<int64_t>(k) * v.step, o = from / v.stride;
@@ -229,15 +201,11 @@ template <int V> __global__ void __launch_bounds__(IMAGE_BLOCK) max_pool_dx_kern
             if (a < 0)
                 continue;
             load<V>(v.x, (outer * v.axis + a) * v.inner + c, x);
-#pragma unroll
-            for (int l = 0; l < V; l++)
-                given[l] = (x[l] < y[l]) == (j < k) ? given[l] : 0;
+            for_each<V>([&](int l) { given[l] = (x[l] < y[l]) == (j < k) ? given[l] : 0; });
         }
-#pragma unroll
-        for (int l = 0; l < V; l++)
-            sum[l] += given[l];
+        for_each<V>([&](int l) { sum[l] += given[l]; });
     }
-    store<V>(v.dx, i * V, sum);
+    store<V>(v.dx, i, sum);
 }
 
 static window_args windows_of(const mz_call *call, const mz_tensor *x, const mz_tensor *y) {
@@ -256,8 +224,8 @@ static window_args windows_of(const mz_call *call, const mz_tensor *x, const mz_
 
 static void launch_max_pool(const mz_cuda_device *cuda, const mz_call *call) {
     const window_args v = windows_of(call, mz_in(call, max_pool, x), mz_out(call, max_pool, y));
-    launch_vectors<IMAGE_BLOCK>(
-        cuda, [&]<int N>() { return max_pool_kernel<N>; }, v.outer * v.n * v.inner, v.inner, v);
+    launch_vectors(cuda, v.outer * v.n * v.inner, v.inner,
+                   [=] __device__(auto lanes, int64_t i) { max_pool_at<lanes>(v, i); });
 }
 MZ_CUDA_KERNEL(max_pool, launch_max_pool, storages<"a", "a">)
 
@@ -265,58 +233,47 @@ static void launch_max_pool_dx(const mz_cuda_device *cuda, const mz_call *call) 
     window_args v = windows_of(call, mz_in(call, max_pool_dx, x), mz_in(call, max_pool_dx, y));
     v.dy = mz_cuda_array(mz_in(call, max_pool_dx, dy));
     v.dx = mz_cuda_array(mz_out(call, max_pool_dx, dx));
-    launch_vectors<IMAGE_BLOCK>(
-        cuda, [&]<int N>() { return max_pool_dx_kernel<N>; }, v.outer * v.axis * v.inner, v.inner, v);
+    launch_vectors(cuda, v.outer * v.axis * v.inner, v.inner,
+                   [=] __device__(auto lanes, int64_t i) { max_pool_dx_at<lanes>(v, i); });
 }
 MZ_CUDA_KERNEL(max_pool_dx, launch_max_pool_dx, storages<"aaa", "a">)
 
 // --- noise and times -----------------------------------------------------------------------------------------------
-// Computes mz_normal4's formula in FP64, as mz_normal4 does; `tensor` is mz_noise_key's.
-__global__ void __launch_bounds__(IMAGE_BLOCK)
-    normal_kernel(const int32_t *keys, mz_cu_array y, int64_t rows, int64_t row, uint32_t tensor) {
-    const int64_t quads = (row + 3) / 4, i = thread_index<IMAGE_BLOCK>();
-    if (i >= rows * quads)
-        return;
-    const int64_t image = i / quads, first = i % quads * 4;
-    const uint64_t low = static_cast<uint32_t>(keys[2 * image]), high = static_cast<uint32_t>(keys[2 * image + 1]);
-    const philox_key key = {low | high << 32, 0, tensor};
-    const uint4 w = philox(key, static_cast<uint64_t>(first / 4));
-    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-    for (int k = 0; k < 4; k += 2) {
-        const double u = (static_cast<double>(words[k]) + 1.0) * 0x1p-32;
-        const double angle = 6.283185307179586 * (static_cast<double>(words[k + 1]) * 0x1p-32);
-        const double radius = sqrt(-2.0 * log(u));
-        if (first + k < row)
-            store1(y, image * row + first + k, static_cast<float>(radius * cos(angle)));
-        if (first + k + 1 < row)
-            store1(y, image * row + first + k + 1, static_cast<float>(radius * sin(angle)));
-    }
-}
-
+// Computes mz_normal4's formula in FP64, as mz_normal4 does.
 static void launch_normal(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *y = mz_out(call, normal, y);
-    const int64_t rows = y->shape.dim[0], row = mz_shape_count(&y->shape) / rows;
-    launch_threads<IMAGE_BLOCK>(cuda, normal_kernel, rows * ((row + 3) / 4),
-                                data_of<int32_t>(mz_in(call, normal, keys)), mz_cuda_array(y), rows, row,
-                                mz_noise_key(0, 0).tensor);
+    const mz_shape *shape = &mz_out(call, normal, y)->shape;
+    const mz_cu_array y = mz_cuda_array(mz_out(call, normal, y));
+    const int32_t *keys = data_of<int32_t>(mz_in(call, normal, keys));
+    const int64_t rows = shape->dim[0], row = mz_shape_count(shape) / rows, quads = (row + 3) / 4;
+    const uint32_t tensor = mz_noise_key(0, 0).tensor;
+    launch_items(cuda, rows * quads, [=] __device__(int64_t i) {
+        const int64_t image = i / quads, first = i % quads * 4;
+        const uint64_t low = static_cast<uint32_t>(keys[2 * image]), high = static_cast<uint32_t>(keys[2 * image + 1]);
+        const philox_key key = {low | high << 32, 0, tensor};
+        const uint4 w = philox(key, static_cast<uint64_t>(first / 4));
+        const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+        for (int k = 0; k < 4; k += 2) {
+            const double u = (static_cast<double>(words[k]) + 1.0) * 0x1p-32;
+            const double angle = 6.283185307179586 * (static_cast<double>(words[k + 1]) * 0x1p-32);
+            const double radius = sqrt(-2.0 * log(u));
+            if (first + k < row)
+                store1(y, image * row + first + k, static_cast<float>(radius * cos(angle)));
+            if (first + k + 1 < row)
+                store1(y, image * row + first + k + 1, static_cast<float>(radius * sin(angle)));
+        }
+    });
 }
 MZ_CUDA_KERNEL(normal, launch_normal, storages<"i", "a">)
 
-__global__ void __launch_bounds__(IMAGE_BLOCK)
-    time_embedding_kernel(mz_cu_array times, mz_cu_array y, int64_t n, int64_t dims, double factor, double longest) {
-    const int64_t i = thread_index<IMAGE_BLOCK>(), half = dims / 2;
-    if (i >= n)
-        return;
-    const double frequency = pow(longest, -static_cast<double>(i % dims % half) / static_cast<double>(half));
-    const double angle = factor * static_cast<double>(load1(times, i / dims)) * frequency;
-    store1(y, i, static_cast<float>(i % dims < half ? cos(angle) : sin(angle)));
-}
-
 static void launch_time_embedding(const mz_cuda_device *cuda, const mz_call *call) {
-    const mz_tensor *y = mz_out(call, time_embedding, y);
-    const int64_t n = mz_shape_count(&y->shape);
-    launch_threads<IMAGE_BLOCK>(cuda, time_embedding_kernel, n, mz_cuda_array(mz_in(call, time_embedding, times)),
-                                mz_cuda_array(y), n, y->shape.dim[1], static_cast<double>(call->attrs.alpha),
-                                static_cast<double>(call->attrs.theta));
+    const mz_tensor *out = mz_out(call, time_embedding, y);
+    const mz_cu_array times = mz_cuda_array(mz_in(call, time_embedding, times)), y = mz_cuda_array(out);
+    const int64_t dims = out->shape.dim[1], half = dims / 2;
+    const double factor = static_cast<double>(call->attrs.alpha), longest = static_cast<double>(call->attrs.theta);
+    launch_items(cuda, mz_shape_count(&out->shape), [=] __device__(int64_t i) {
+        const double frequency = pow(longest, -static_cast<double>(i % dims % half) / static_cast<double>(half));
+        const double angle = factor * static_cast<double>(load1(times, i / dims)) * frequency;
+        store1(y, i, static_cast<float>(i % dims < half ? cos(angle) : sin(angle)));
+    });
 }
 MZ_CUDA_KERNEL(time_embedding, launch_time_embedding, storages<"a", "a">)

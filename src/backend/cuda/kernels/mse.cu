@@ -49,23 +49,21 @@ static void launch_mse(const mz_cuda_device *cuda, const mz_call *call) {
 }
 MZ_CUDA_KERNEL(mse, launch_mse, mse_prepare)
 
-__global__ void __launch_bounds__(MSE_BLOCK)
-    mse_dx_kernel(const float *dloss, mz_cu_array x, mz_cu_array target, mz_cu_array dx, int64_t n, float twice_share) {
-    float factor = *dloss * twice_share;
-    for_vector(thread_index<MSE_BLOCK>() * 8, n, [&]<int N>(int64_t i) {
-        float v[N], w[N];
-        load<N>(x, i, v);
-        load<N>(target, i, w);
-        for_each<N>([&](int k) { v[k] = factor * (v[k] - w[k]); });
-        store<N>(dx, i, v);
-    });
-}
-
 static void launch_mse_dx(const mz_cuda_device *cuda, const mz_call *call) {
     const int64_t n = mz_shape_count(&mz_out(call, mse_dx, dx)->shape);
-    launch_threads<MSE_BLOCK>(cuda, mse_dx_kernel, (n + 7) / 8, data_of<float>(mz_in(call, mse_dx, dloss)),
-                              mz_cuda_array(mz_in(call, mse_dx, x)), mz_cuda_array(mz_in(call, mse_dx, target)),
-                              mz_cuda_array(mz_out(call, mse_dx, dx)), n,
-                              static_cast<float>(2 / static_cast<double>(n)));
+    const float *dloss = data_of<float>(mz_in(call, mse_dx, dloss));
+    const mz_cu_array x = mz_cuda_array(mz_in(call, mse_dx, x)), target = mz_cuda_array(mz_in(call, mse_dx, target)),
+                      dx = mz_cuda_array(mz_out(call, mse_dx, dx));
+    const float twice_share = static_cast<float>(2 / static_cast<double>(n));
+    launch_items(cuda, (n + 7) / 8, [=] __device__(int64_t vector) {
+        const float factor = *dloss * twice_share;
+        for_vector(vector * 8, n, [&]<int N>(int64_t i) {
+            float v[N], w[N];
+            load<N>(x, i, v);
+            load<N>(target, i, w);
+            for_each<N>([&](int k) { v[k] = factor * (v[k] - w[k]); });
+            store<N>(dx, i, v);
+        });
+    });
 }
 MZ_CUDA_KERNEL(mse_dx, launch_mse_dx, storages<"fa", "a">)

@@ -152,36 +152,29 @@ MZ_CUDA_KERNEL(sum, launch_sum, sum_prepare)
 MZ_CUDA_KERNEL(mean, launch_sum, sum_prepare)
 
 // --- expand: dx = alpha · dy repeated along the axis ---------------------------------------------------------------
-enum { EXPAND_BLOCK = 256 };
-
-__global__ void __launch_bounds__(EXPAND_BLOCK)
-    expand_kernel(mz_cu_array dy, mz_cu_array dx, int64_t n, int64_t axis, int64_t inner, float alpha) {
-    int64_t i = thread_index<EXPAND_BLOCK>() * 8;
-    if (i >= n)
-        return;
-    float x[8];
-    bool whole = i + 8 <= n;
-    if (inner % 8 == 0) // a vector lies inside a repeat
-        load8(dy, i / inner / axis * inner + i % inner, x);
-    else
-        for_each<8>([&](int k) {
-            int64_t j = i + k < n ? i + k : n - 1;
-            x[k] = load1(dy, j / inner / axis * inner + j % inner);
-        });
-    for_each<8>([&](int k) { x[k] *= alpha; });
-    if (whole)
-        store8(dx, i, x);
-    else
-        for_each<8>([&](int k) {
-            if (i + k < n)
-                store1(dx, i + k, x[k]);
-        });
-}
-
 static void launch_expand(const mz_cuda_device *cuda, const mz_call *call) {
     const axis_view v(&mz_out(call, expand, y)->shape, call->attrs.axis);
+    const mz_cu_array dy = mz_cuda_array(mz_in(call, expand, x)), dx = mz_cuda_array(mz_out(call, expand, y));
     const int64_t n = v.outer * v.axis * v.inner;
-    launch_threads<EXPAND_BLOCK>(cuda, expand_kernel, (n + 7) / 8, mz_cuda_array(mz_in(call, expand, x)),
-                                 mz_cuda_array(mz_out(call, expand, y)), n, v.axis, v.inner, call->attrs.alpha);
+    const float alpha = call->attrs.alpha;
+    launch_items(cuda, (n + 7) / 8, [=] __device__(int64_t vector) {
+        const int64_t i = vector * 8;
+        float x[8];
+        if (v.inner % 8 == 0) // a vector lies inside a repeat
+            load8(dy, i / v.inner / v.axis * v.inner + i % v.inner, x);
+        else
+            for_each<8>([&](int k) {
+                const int64_t j = i + k < n ? i + k : n - 1;
+                x[k] = load1(dy, j / v.inner / v.axis * v.inner + j % v.inner);
+            });
+        for_each<8>([&](int k) { x[k] *= alpha; });
+        if (i + 8 <= n)
+            store8(dx, i, x);
+        else
+            for_each<8>([&](int k) {
+                if (i + k < n)
+                    store1(dx, i + k, x[k]);
+            });
+    });
 }
 MZ_CUDA_KERNEL(expand, launch_expand, storages<"a", "a">)

@@ -113,15 +113,9 @@ static void launch_slice(const mz_cuda_device *cuda, const mz_call *call) {
     launch_part(cuda, call, mz_in(call, slice, x), mz_out(call, slice, y)->data, false);
 }
 
-__global__ void __launch_bounds__(COPY_BLOCK) fill_kernel(mz_cu_array y, int64_t n, float value) {
-    const int64_t i = thread_index<COPY_BLOCK>();
-    if (i < n)
-        store_number(y, i, value);
-}
-
-static void launch_fill(const mz_cuda_device *cuda, const mz_tensor *y, float value) {
-    const int64_t n = mz_shape_count(&y->shape);
-    launch_threads<COPY_BLOCK>(cuda, fill_kernel, n, mz_cuda_array(y), n, value);
+static void launch_fill(const mz_cuda_device *cuda, const mz_tensor *tensor, float value) {
+    const mz_cu_array y = mz_cuda_array(tensor);
+    launch_items(cuda, mz_shape_count(&tensor->shape), [=] __device__(int64_t i) { store_number(y, i, value); });
 }
 static void launch_constant(const mz_cuda_device *cuda, const mz_call *call) {
     launch_fill(cuda, mz_out(call, constant, y), call->attrs.alpha);
@@ -208,16 +202,11 @@ static void launch_reshape(const mz_cuda_device *cuda, const mz_call *call) {
                     cudaMemcpyDeviceToDevice, cuda->stream);
 }
 
-__global__ void __launch_bounds__(COPY_BLOCK) arange_kernel(int32_t *y, int64_t n, int64_t begin, int64_t step) {
-    int64_t i = thread_index<COPY_BLOCK>();
-    if (i < n)
-        y[i] = static_cast<int32_t>(begin + i * step);
-}
-
 static void launch_arange(const mz_cuda_device *cuda, const mz_call *call) {
-    const int64_t n = mz_shape_count(&mz_out(call, arange, y)->shape);
-    launch_threads<COPY_BLOCK>(cuda, arange_kernel, n, data_of<int32_t>(mz_out(call, arange, y)), n, call->attrs.begin,
-                               call->attrs.step);
+    int32_t *y = data_of<int32_t>(mz_out(call, arange, y));
+    const int64_t begin = call->attrs.begin, step = call->attrs.step;
+    launch_items(cuda, mz_shape_count(&mz_out(call, arange, y)->shape),
+                 [=] __device__(int64_t i) { y[i] = static_cast<int32_t>(begin + i * step); });
 }
 
 // --- supported calls -----------------------------------------------------------------------------------------------
