@@ -19,7 +19,7 @@ static bool writes_as(double x, int digits, char out[MZ_NUMBER_MAX]) {
 // Returns how many digits of a decimal there are from the first to the last that is not 0.
 static int significant_digits(const char *text) {
     int n = 0, last = 0;
-    for (; *text != '\0' && *text != 'e'; text++) {
+    for (; *text != '\0' && *text != 'e' && *text != 'E'; text++) {
         n += *text >= '0' && *text <= '9' && (n > 0 || *text != '0');
         last = *text >= '1' && *text <= '9' ? n : last;
     }
@@ -84,8 +84,9 @@ bool mz_number_parse_int(const char *text, int64_t *out) {
         return *end == '\0' && errno == 0;
     }
     double value;
-    // Above 2^53 a decimal no longer identifies one integer.
-    if (!mz_number_parse(text, &value) || !(fabs(value) <= 9007199254740992.0) || value != floor(value))
+    // Above 2^53 a decimal no longer identifies one integer; a decimal like 1e-400 is 0 only as a double.
+    if (!mz_number_parse(text, &value) || !(fabs(value) <= 9007199254740992.0) || value != floor(value) ||
+        (value == 0 && significant_digits(text) > 0))
         return false;
     *out = (int64_t)value;
     return true;

@@ -370,6 +370,8 @@ TEST(numbers_are_shortest_and_exact) {
                 {"1e18", false, 0},
                 {"1.5", false, 0},
                 {"1e-3", false, 0},
+                {"1e-400", false, 0},
+                {"0E5", true, 0},
                 {"", false, 0},
                 {"--1", false, 0},
                 {"1-", false, 0},
