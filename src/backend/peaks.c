@@ -1,8 +1,7 @@
 // Measures a device's peaks, where its backend has no measurement of its own: it times a large product and a large cast
 // on the device's clock.
-#include <stdlib.h>
-
 #include "backend/backend.h"
+#include "base/sort.h"
 
 enum { SIZE = 8192, QUEUED = 8, MOST = 16 * QUEUED };
 static const double LEAST_SECONDS = 0.25; // the clocks of the device are stable after this time
@@ -28,11 +27,6 @@ static mezzo_status fill(mezzo_device *device, const mz_tensor *t) {
     return status;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Returns the median time of calls that follow each other without waiting, as in a step.
 static mezzo_status time_runs(mezzo_device *device, const mz_prepared *prepared, const mz_call *call, double *median) {
     double seconds[MOST], spent = 0;
@@ -48,7 +42,7 @@ static mezzo_status time_runs(mezzo_device *device, const mz_prepared *prepared,
             spent += seconds[n];
         }
     }
-    qsort(seconds, (size_t)n, sizeof *seconds, ascending);
+    mz_sort(seconds, (size_t)n);
     *median = seconds[n / 2];
     return MEZZO_OK;
 }

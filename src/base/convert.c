@@ -1,8 +1,10 @@
 // Implements the number formats: names, sizes and the conversions. They use integer arithmetic on the bits, so that
 // neither the rounding mode nor flush-to-zero of the calling thread can change a result.
 #include <math.h>
+#include <stdlib.h>
 
 #include "base/base.h"
+#include "base/sort.h"
 
 // --- names ---------------------------------------------------------------------------------------------------------
 static const struct {
@@ -462,4 +464,19 @@ bool mz_all_finite(const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         bad |= (uint32_t)!isfinite(x[i]);
     return bad == 0;
+}
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void mz_sort(double *x, size_t n) {
+    if (n > 1)
+        qsort(x, n, sizeof *x, by_value);
+}
+
+double mz_median(double *x, size_t n) {
+    mz_sort(x, n);
+    return n % 2 == 1 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }

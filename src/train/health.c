@@ -2,8 +2,8 @@
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdlib.h>
 
+#include "base/sort.h"
 #include "io/file.h"
 
 // The rules' constants. docs/guard.md repeats them; tests/unit/test_health.c checks each at its limit.
@@ -81,13 +81,6 @@ static size_t back(const mz_health *h, int64_t i) { // returns the index of the 
     return (size_t)((h->rows - 1 - i) % MZ_HEALTH_KEPT);
 }
 
-static int compare(const void *a, const void *b) {
-    double x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
 // Returns the median of the finite losses of rows [from, to), counted from the newest, and their deviation from it.
 static double median_of(const mz_health *h, int64_t from, int64_t to, double *deviation) {
     double values[MZ_HEALTH_KEPT];
@@ -98,11 +91,11 @@ static double median_of(const mz_health *h, int64_t from, int64_t to, double *de
     *deviation = 0;
     if (n == 0)
         return (double)NAN;
-    qsort(values, n, sizeof *values, compare);
+    mz_sort(values, n);
     double middle = values[n / 2];
     for (size_t i = 0; i < n; i++)
         values[i] = fabs(values[i] - middle);
-    qsort(values, n, sizeof *values, compare);
+    mz_sort(values, n);
     *deviation = 1.4826 * values[n / 2];
     return middle;
 }

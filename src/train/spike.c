@@ -1,7 +1,8 @@
 #include "train/spike.h"
 
 #include <math.h>
-#include <stdlib.h>
+
+#include "base/sort.h"
 
 mezzo_status mz_spikes_create(int64_t window, mz_spikes *out) {
     *out = (mz_spikes){.window = window};
@@ -20,27 +21,15 @@ void mz_spikes_forget(mz_spikes *s) {
     s->jumps = 0;
 }
 
-static int compare(const void *a, const void *b) {
-    double x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int64_t n) {
-    qsort(values, (size_t)n, sizeof *values, compare);
-    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
 static double score(mz_spikes *s, double loss) {
-    int64_t n = s->count < s->window ? s->count : s->window;
+    const size_t n = (size_t)(s->count < s->window ? s->count : s->window);
     if (n < MZ_SPIKE_LEAST)
         return 0;
-    memcpy(s->sorted, s->losses, (size_t)n * sizeof *s->sorted);
-    double middle = median(s->sorted, n);
-    for (int64_t i = 0; i < n; i++)
+    memcpy(s->sorted, s->losses, n * sizeof *s->sorted);
+    double middle = mz_median(s->sorted, n);
+    for (size_t i = 0; i < n; i++)
         s->sorted[i] = fabs(s->losses[i] - middle);
-    double deviation = 1.4826 * median(s->sorted, n), least = 1e-3 * (fabs(middle) + 1e-6);
+    double deviation = 1.4826 * mz_median(s->sorted, n), least = 1e-3 * (fabs(middle) + 1e-6);
     return (loss - middle) / (deviation > least ? deviation : least);
 }
 

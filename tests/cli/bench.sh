@@ -24,6 +24,7 @@ refuse 2 3x0x4 -- bench --kernels --op linear --shape 3x0x4
 refuse 2 --shape --op -- bench --kernels --shape 3x4x5
 refuse 2 fp99 -- bench --kernels --precision fp99
 refuse 2 gpt2-124M -- bench --kernels --model bert
+refuse 2 --iters "not for --kernels" -- bench --kernels --iters 3
 refuse 2 --kernels --models "choose one" -- bench --kernels --models small
 refuse 2 --kernels --all-models "choose one" -- bench --all-models --kernels
 refuse 2 64x128x2 768x3072x12x12 -- bench --models 64x128x2 --device cpu

@@ -38,6 +38,8 @@ refuse 2 --precisions int8 -- bench --models small --precisions fp32,int8
 refuse 2 --precisions twice -- bench --models small --precisions bf16,bf16
 refuse 2 --phases -- bench --models small --phases sideways
 refuse 2 --iters -- bench --models small --iters 0
+refuse 2 --iters 1e-400 -- bench --models small --iters 1e-400
+refuse 2 --rounds "is for --kernels" -- bench --models small --rounds many
 refuse 2 nothing_like_it -- bench --models small --family nothing_like_it
 refuse 3 none/x.csv -- bench --models 16x32x1x2 --family gpt2 --precisions fp32 "${TINY_BENCH[@]}" --csv none/x.csv
 exit 0

@@ -1,7 +1,6 @@
 #include "study/analyse/stats.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 // --- order statistics ----------------------------------------------------------------------------------------------
 double mz_quantile(const double *sorted, size_t n, double p) {
@@ -10,16 +9,6 @@ double mz_quantile(const double *sorted, size_t n, double p) {
     if (i + 1 >= n)
         return sorted[n - 1];
     return sorted[i] + (h - (double)i) * (sorted[i + 1] - sorted[i]);
-}
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-void mz_sort(double *x, size_t n) {
-    if (n > 1)
-        qsort(x, n, sizeof *x, compare);
 }
 
 double mz_mean(const double *x, size_t n) {

@@ -4,11 +4,11 @@
 #define MZ_STUDY_STATS_H
 
 #include "base/base.h"
+#include "base/sort.h"
 
 // Returns the p-quantile of n ≥ 1 numbers, 0 ≤ p ≤ 1, by linear interpolation between order statistics (Hyndman & Fan's
 // type 7, the default of NumPy and R). `sorted` is ascending.
 double mz_quantile(const double *sorted, size_t n, double p);
-void mz_sort(double *x, size_t n); // sorts in ascending order; x has no NaN
 double mz_mean(const double *x, size_t n);
 double mz_deviation(const double *x, size_t n); // of a sample, divided by n - 1; NaN for n < 2
 

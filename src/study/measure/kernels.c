@@ -139,9 +139,8 @@ static mezzo_status time_rounds(bench *b, int asked, mz_bench_row *row) {
     row->rounds = wanted > MOST_ROUNDS ? MOST_ROUNDS : wanted < least ? least : (int)wanted;
     for (int i = 0; i < row->rounds; i++)
         MEZZO_TRY(time_calls(b, calls, &turn, &times[i]));
-    mz_sort(times, (size_t)row->rounds);
+    row->median = mz_median(times, (size_t)row->rounds);
     row->best = times[0];
-    row->median = 0.5 * (times[(row->rounds - 1) / 2] + times[row->rounds / 2]);
     row->rate = b->made.work / row->median;
     return MEZZO_OK;
 }

@@ -1,7 +1,7 @@
 // Keeps one metric of a run log in stretches, and computes its ends, its median and the line to draw.
 #include <math.h>
-#include <stdlib.h>
 
+#include "base/sort.h"
 #include "study/page/run_log.h"
 
 // --- stretches -----------------------------------------------------------------------------------------------------
@@ -97,11 +97,6 @@ double mz_series_end(const mz_series *s, int64_t up_to) {
     return found > 0 ? sum / (double)found : (double)NAN;
 }
 
-static int by_value(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 mezzo_status mz_series_middle(const mz_series *s, double *out) {
     size_t n = 0;
     *out = (double)NAN;
@@ -112,10 +107,8 @@ mezzo_status mz_series_middle(const mz_series *s, double *out) {
     for (size_t i = 0; i < s->n; i++)
         if (isfinite(s->stretches[i].first))
             finite[n++] = s->stretches[i].first;
-    if (n > 0) {
-        qsort(finite, n, sizeof *finite, by_value);
-        *out = n % 2 == 1 ? finite[n / 2] : (finite[n / 2 - 1] + finite[n / 2]) / 2;
-    }
+    if (n > 0)
+        *out = mz_median(finite, n);
     mz_free(finite);
     return MEZZO_OK;
 }
