@@ -56,16 +56,14 @@ static int from_rules(const char *path, const mezzo_model_config *model) {
             return cli_wrong("--%s is missing: name %s of a step", names[i],
                              model != NULL ? "the batch size" : "the width, batch size and sequence length");
     }
-    mz_rules rules;
+    CLI_AUTO(mz_rules_free) mz_rules rules = {0};
     mz_advice advice;
-    CLI_TRY(cli_code(mz_rules_load(path, &rules)));
-    int code = cli_code(mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
-    if (code == CLI_DONE && cli_has("json"))
-        code = cli_json_print(CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
-    else if (code == CLI_DONE)
-        print_text(&rules, &advice);
-    mz_rules_free(&rules);
-    return code;
+    CLI_DO(mz_rules_load(path, &rules));
+    CLI_DO(mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
+    if (cli_has("json"))
+        return cli_json_print(CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
+    print_text(&rules, &advice);
+    return CLI_DONE;
 }
 
 // --- by timing -----------------------------------------------------------------------------------------------------
@@ -102,7 +100,7 @@ typedef struct timing {
 static mezzo_status time_here(mezzo_config *config, timing *t) {
     mezzo_model_config model;
     mz_run_config c;
-    mezzo_device *device;
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
     MEZZO_TRY(cli_advise_shape(config));
     MEZZO_TRY(mezzo_config_model(config, 0, &model));
     t->unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
@@ -116,37 +114,29 @@ static mezzo_status time_here(mezzo_config *config, timing *t) {
                                         .seed = c.seed,
                                         .stop = cli_interrupts(NULL)};
     const size_t memory = (size_t)(t->memory * (double)(1 << 30));
-    mezzo_status status = cli_choose(&request, memory, t->n > 0 ? t->list : NULL, t->n, false, &t->choice);
-    mezzo_device_close(device);
-    return status;
+    return cli_choose(&request, memory, t->n > 0 ? t->list : NULL, t->n, false, &t->choice);
 }
 
 static int by_timing(void) {
-    mezzo_config *config;
+    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
     timing t = {.unit = ""};
     CLI_TRY(cli_number("memory-gb", 0, 1e6, 0, &t.memory));
     if (cli_has("precisions"))
         CLI_TRY(cli_precisions("precisions", "", t.list, (int)MZ_COUNT(t.list), &t.n));
     CLI_TRY(cli_config(&config));
-    int code = cli_code(time_here(config, &t));
-    if (code == CLI_DONE && cli_has("json"))
-        code = cli_json_print(cli_choice_json(&t.choice));
-    else if (code == CLI_DONE)
-        print_choice(&t.choice, t.unit);
-    mezzo_config_free(config);
-    return code;
+    CLI_DO(time_here(config, &t));
+    if (cli_has("json"))
+        return cli_json_print(cli_choice_json(&t.choice));
+    print_choice(&t.choice, t.unit);
+    return CLI_DONE;
 }
 
 // Returns the built-in rules that were measured on a device like this one.
 static const char *rules_here(void) {
-    mezzo_device *device;
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
     mezzo_device_info info;
     mz_isa isa;
-    if (mezzo_device_open("auto", 1, &device) != MEZZO_OK)
-        return NULL;
-    mezzo_status status = mezzo_device_describe(device, &info);
-    mezzo_device_close(device);
-    if (status != MEZZO_OK)
+    if (mezzo_device_open("auto", 1, &device) != MEZZO_OK || mezzo_device_describe(device, &info) != MEZZO_OK)
         return NULL;
     bool amx = strcmp(info.backend, "cpu") == 0 && mz_isa_probe(getenv("MEZZO_ISA"), &isa) == MEZZO_OK &&
                isa.level >= MZ_LEVEL_AMX;

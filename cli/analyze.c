@@ -13,18 +13,12 @@ typedef struct outcome {
 } outcome;
 
 static mezzo_status save(const mz_study *study, const mz_analysis *a, outcome *out) {
-    static const char *const names[] = {"pairs_analysis.csv", "summary.json", "rules.json", "report.md"};
-    mezzo_status status = mz_dir_create(out->folder);
-    for (size_t i = 0; i < MZ_COUNT(names) && status == MEZZO_OK; i++) {
-        const mz_path path = mz_path_of("%s/%s", out->folder, names[i]);
-        status = i == 0   ? mz_pairs_save(study, path.text)
-                 : i == 1 ? mz_analysis_save_summary(a, path.text)
-                 : i == 2 ? mz_rules_save(&a->rules, &a->rule_cv, path.text)
-                          : mz_analysis_save_report(a, path.text);
-    }
-    if (status == MEZZO_OK)
-        status = mz_analysis_figures(a, out->folder, &out->drawn, out->why, sizeof out->why);
-    return status;
+    MEZZO_TRY(mz_dir_create(out->folder));
+    MEZZO_TRY(mz_pairs_save(study, mz_path_of("%s/pairs_analysis.csv", out->folder).text));
+    MEZZO_TRY(mz_analysis_save_summary(a, mz_path_of("%s/summary.json", out->folder).text));
+    MEZZO_TRY(mz_rules_save(&a->rules, &a->rule_cv, mz_path_of("%s/rules.json", out->folder).text));
+    MEZZO_TRY(mz_analysis_save_report(a, mz_path_of("%s/report.md", out->folder).text));
+    return mz_analysis_figures(a, out->folder, &out->drawn, out->why, sizeof out->why);
 }
 
 static void warn(const mz_study *s) {
@@ -102,22 +96,14 @@ int cli_analyze(void) {
     outcome out = {.folder = cli_text("out", "analysis")};
     CLI_TRY(CLI_RANGES(ranges, &out));
     CLI_TRY(cli_need_operand());
-    mz_study study = {0};
-    mz_analysis analysis = {0};
-    mezzo_status status = mz_study_load(cli_line.operands[0], cli_text("columns", NULL), cli_text("baseline", NULL),
-                                        cli_text("candidate", NULL), &study);
-    if (status == MEZZO_OK) {
-        warn(&study);
-        status = mz_analyze(&study, out.draws, out.seed, &analysis);
-    }
-    if (status == MEZZO_OK)
-        status = save(&study, &analysis, &out);
-    if (status == MEZZO_OK && out.why[0] != '\0')
+    CLI_AUTO(mz_study_free) mz_study study = {0};
+    CLI_AUTO(mz_analysis_free) mz_analysis analysis = {0};
+    CLI_DO(mz_study_load(cli_line.operands[0], cli_text("columns", NULL), cli_text("baseline", NULL),
+                         cli_text("candidate", NULL), &study));
+    warn(&study);
+    CLI_DO(mz_analyze(&study, out.draws, out.seed, &analysis));
+    CLI_DO(save(&study, &analysis, &out));
+    if (out.why[0] != '\0')
         fprintf(stderr, "mezzo analyze: no figures: %s\n", out.why);
-    int code = cli_code(status);
-    if (code == CLI_DONE)
-        code = cli_has("json") ? print_json(&analysis, &out) : print_text(&analysis, &out);
-    mz_analysis_free(&analysis);
-    mz_study_free(&study);
-    return code;
+    return cli_has("json") ? print_json(&analysis, &out) : print_text(&analysis, &out);
 }

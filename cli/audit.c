@@ -65,28 +65,31 @@ static int code_of(mz_audit_verdict verdict) {
     return verdict == MZ_AUDIT_CONFIRMED ? CLI_DONE : verdict == MZ_AUDIT_DIFFERS ? CLI_CHECK_FAILED : CLI_USAGE;
 }
 
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_run_audit_options, intervals), "intervals", 0, 1 << 20, 1},
+    {CLI_FIELD(mz_run_audit_options, threads), "threads", 0, 4096, 0},
+};
+
+static void free_audit(mz_run_audit **r) {
+    if (*r != NULL)
+        mz_run_audit_free(*r);
+    mz_free(*r);
+}
+
 int cli_audit(void) {
-    int64_t threads = 0;
     mz_run_audit_options o = {.device = cli_text("device", NULL), .stop = cli_interrupts(NULL)};
-    CLI_TRY(cli_integer("intervals", 0, 1 << 20, 1, &o.intervals));
-    CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
+    CLI_AUTO(free_audit) mz_run_audit *r = NULL;
+    CLI_TRY(CLI_RANGES(ranges, &o));
     if (cli_line.n_operands != 1)
         return cli_wrong("name a run folder; %s", cli_usage());
     o.run = cli_line.operands[0];
-    o.threads = (int)threads;
-    mz_run_audit *r;
-    CLI_TRY(cli_code(MZ_NEW(r, 1)));
+    CLI_DO(MZ_NEW(r, 1));
     mezzo_log_set(cli_log_quietly, NULL); // the notices of a resumed run are not shown
-    const mezzo_status status = mz_run_audit_find(&o, r);
+    CLI_DO(mz_run_audit_find(&o, r));
     cli_progress_end();
-    int code = cli_code(status);
-    if (code == CLI_DONE && r->rank == 0 && cli_has("json"))
-        code = print_json(r);
-    else if (code == CLI_DONE && r->rank == 0)
+    if (r->rank == 0 && cli_has("json"))
+        CLI_TRY(print_json(r));
+    else if (r->rank == 0)
         print_text(r);
-    if (status == MEZZO_OK && code == CLI_DONE)
-        code = code_of(r->verdict);
-    mz_run_audit_free(r);
-    mz_free(r);
-    return code;
+    return code_of(r->verdict);
 }

@@ -8,23 +8,47 @@
 #include "study/measure/kernels.h"
 #include "io/json.h"
 
-// --- options -------------------------------------------------------------------------------------------------------
-typedef struct asked {
-    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
-    int n_precisions;
-    mz_bench_case *cases;
-    int n_cases;
-    int64_t rounds;
-} asked;
+// --- the file of --csv ---------------------------------------------------------------------------------------------
+static FILE *csv;
+static bool csv_incomplete;
 
+int cli_csv_open(const char *mode, mz_text *head) {
+    const char *path = cli_text("csv", NULL);
+    if (path != NULL && (csv = fopen(path, mode)) == NULL)
+        return cli_error(mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
+    if (csv != NULL && (fseek(csv, 0, SEEK_END) != 0 || ftell(csv) <= 0))
+        cli_csv_add(head);
+    mz_text_free(head);
+    return CLI_DONE;
+}
+
+void cli_csv_add(mz_text *rows) {
+    if (csv != NULL)
+        csv_incomplete = rows->status != MEZZO_OK || fwrite(rows->data, 1, rows->len, csv) != rows->len ||
+                         fflush(csv) != 0 || csv_incomplete;
+    mz_text_free(rows);
+}
+
+int cli_csv_close(int code) {
+    if (csv == NULL || (fclose(csv) == 0 && !csv_incomplete) || code != CLI_DONE)
+        return code;
+    return cli_error(mz_fail(MEZZO_ERR_IO, "%s: it could not be written", cli_text("csv", "")));
+}
+
+const char *cli_commit(void) {
+    const char *commit = getenv("MEZZO_COMMIT");
+    return commit != NULL ? commit : "";
+}
+
+// --- options -------------------------------------------------------------------------------------------------------
 #define MZ_BENCH_KERNEL_PRECISIONS "fp32, tf32, bf16, fp16, fp8 and fp8-dw16"
 
-static int parse_precisions(asked *a) {
-    CLI_TRY(cli_precisions("precision", "fp32,bf16", a->precisions, MZ_COUNT(a->precisions), &a->n_precisions));
-    for (int i = 0; i < a->n_precisions; i++)
-        if (mz_scaling_in_blocks(mz_precision(a->precisions[i])->scaling))
+static int parse_precisions(mezzo_precision *list, int *n) {
+    CLI_TRY(cli_precisions("precision", "fp32,bf16", list, MEZZO_PRECISION_COUNT, n));
+    for (int i = 0; i < *n; i++)
+        if (mz_scaling_in_blocks(mz_precision(list[i])->scaling))
             return cli_wrong("--precision %s: kernels are timed in " MZ_BENCH_KERNEL_PRECISIONS,
-                             mezzo_precision_name(a->precisions[i]));
+                             mezzo_precision_name(list[i]));
     return CLI_DONE;
 }
 
@@ -44,46 +68,45 @@ static int unknown_op(const char *name) {
     return code;
 }
 
-static int parse_cases(asked *a) {
+static int parse_cases(mz_bench_case **cases, int *n) {
     const char *name = cli_text("op", NULL), *shape = cli_text("shape", NULL);
     const mz_bench_op *op = name != NULL ? mz_bench_find(name) : NULL;
-    int n = 1;
+    int most = 1;
     if (name != NULL && op == NULL)
         return unknown_op(name);
     if (shape != NULL && op == NULL)
         return cli_wrong("--shape %s: name its op (--op)", shape);
-    while (mz_bench_default(n) != NULL)
-        n++;
-    CLI_TRY(cli_code(MZ_NEW(a->cases, n)));
+    while (mz_bench_default(most) != NULL)
+        most++;
+    CLI_DO(MZ_NEW(*cases, most));
     if (shape != NULL) {
-        a->cases[a->n_cases++].op = op;
-        mezzo_status status = mz_bench_shape(op, shape, a->cases[0].dim);
+        **cases = (mz_bench_case){.op = op};
+        *n = 1;
+        mezzo_status status = mz_bench_shape(op, shape, (*cases)->dim);
         return status == MEZZO_OK ? CLI_DONE : cli_wrong("--shape: %s", mezzo_error_message());
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < most; i++) {
         const mz_bench_case *c = mz_bench_default(i);
         if ((op == NULL || c->op == op) && strcmp(c->model, cli_text("model", c->model)) == 0)
-            a->cases[a->n_cases++] = *c;
+            (*cases)[(*n)++] = *c;
     }
-    if (a->n_cases == 0 && op != NULL)
+    if (*n == 0 && op != NULL)
         return cli_wrong("--op %s is not in a model's table: give a --shape (%s)", name, op->dims);
-    if (a->n_cases == 0)
+    if (*n == 0)
         return cli_wrong("--model %s: shapes exist for gpt and gpt2-124M", cli_text("model", ""));
     return CLI_DONE;
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(asked, rounds), "rounds", 0, 101, 0},
+    {CLI_FIELD(mz_bench_options, rounds), "rounds", 0, 101, 0},
 };
 
 // --- output --------------------------------------------------------------------------------------------------------
 typedef struct told {
     mezzo_device_info device;
     mz_peaks peaks;
-    FILE *csv;
-    bool short_of_memory; // a row of the CSV is missing for lack of memory
-    json_t *rows;         // NULL: a table is printed
-    const char *commit, *command;
+    mz_bench_context context;
+    json_t *rows; // NULL: a table is printed
     int n;
 } told;
 
@@ -129,22 +152,12 @@ static void table_row(told *t, const line *l) {
     fflush(stdout);
 }
 
-static void add_line(told *t, const mz_bench_row *row) {
-    const mz_bench_context context = {&t->device, t->commit, t->command, cli_has("warm")};
-    mz_text text = {0};
-    mz_bench_kernel_line(&context, row, &text);
-    if (text.status == MEZZO_OK)
-        fputs(text.data, t->csv);
-    t->short_of_memory = t->short_of_memory || text.status != MEZZO_OK;
-    mz_text_free(&text);
-    fflush(t->csv);
-}
-
 static void tell_row(void *user, const mz_bench_row *row) {
     told *t = user;
     const line l = line_of(row);
-    if (t->csv != NULL)
-        add_line(t, row);
+    mz_text text = {0};
+    mz_bench_kernel_line(&t->context, row, &text);
+    cli_csv_add(&text);
     if (t->rows != NULL)
         json_array_append_new(t->rows, CLI_OBJECT(fields, &l));
     else
@@ -177,69 +190,33 @@ static int print_json(const told *t) {
                                     mz_json_number(1e-9 * t->peaks.copy), "kernels", t->rows));
 }
 
-static int open_csv(told *t) {
-    const char *path = cli_text("csv", NULL);
-    if (path == NULL)
-        return CLI_DONE;
-    t->csv = fopen(path, "a");
-    if (t->csv == NULL)
-        return cli_error(mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
-    fseek(t->csv, 0, SEEK_END);
-    if (ftell(t->csv) == 0)
-        add_line(t, NULL);
-    return CLI_DONE;
-}
-
-static int close_csv(told *t) {
-    if (t->csv == NULL)
-        return CLI_DONE;
-    bool broken = ferror(t->csv) != 0 || t->short_of_memory;
-    broken = fclose(t->csv) != 0 || broken;
-    return broken ? cli_error(mz_fail(MEZZO_ERR_IO, "%s: it could not be written", cli_text("csv", ""))) : CLI_DONE;
-}
-
-static int measure(told *t, const asked *a, mezzo_device *device) {
-    const mz_bench_options options = {.cases = a->cases,
-                                      .n_cases = a->n_cases,
-                                      .precisions = a->precisions,
-                                      .n_precisions = a->n_precisions,
-                                      .rounds = (int)a->rounds,
-                                      .warm = cli_has("warm")};
-    mezzo_status status = mezzo_device_describe(device, &t->device);
-    if (status == MEZZO_OK)
-        status = mz_device_peaks(device, &t->peaks);
-    CLI_TRY(cli_code(status));
+static int measure(told *t, const mz_bench_options *options, mezzo_device *device) {
+    CLI_DO(mezzo_device_describe(device, &t->device));
+    CLI_DO(mz_device_peaks(device, &t->peaks));
     if (t->rows == NULL)
         tell_peaks(t);
-    CLI_TRY(cli_code(mz_bench_kernels(device, &options, &t->peaks, tell_row, t)));
+    CLI_DO(mz_bench_kernels(device, options, &t->peaks, tell_row, t));
     return t->rows != NULL ? print_json(t) : CLI_DONE;
 }
 
 static int run_kernels(const char *command) {
-    asked a = {0};
-    told t = {.commit = getenv("MEZZO_COMMIT")};
-    mezzo_device *device = NULL;
-    t.command = command;
-    t.commit = t.commit != NULL ? t.commit : "";
-    int code = parse_precisions(&a);
-    if (code == CLI_DONE)
-        code = CLI_RANGES(ranges, &a);
-    if (code == CLI_DONE)
-        code = parse_cases(&a);
-    if (code == CLI_DONE)
-        code = cli_open_device("auto", &device);
-    if (code == CLI_DONE)
-        code = open_csv(&t);
-    if (code == CLI_DONE) {
-        t.rows = cli_has("json") ? json_array() : NULL;
-        code = measure(&t, &a, device);
-        int closed = close_csv(&t);
-        code = code == CLI_DONE ? closed : code;
-        json_decref(t.rows);
-    }
-    mezzo_device_close(device);
-    mz_free(a.cases);
-    return code;
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    CLI_AUTO(cli_free_block) mz_bench_case *cases = NULL;
+    mezzo_precision precisions[MEZZO_PRECISION_COUNT];
+    mz_bench_options o = {.precisions = precisions, .warm = cli_has("warm")};
+    json_auto_t *rows = cli_has("json") ? json_array() : NULL;
+    told t = {.context = {&t.device, cli_commit(), command, o.warm}, .rows = rows};
+    mz_text head = {0};
+    CLI_TRY(CLI_REFUSE("is for models, not for --kernels", "family", "context-length", "batch-size", "vocab", "loss",
+                       "dim", "warmup", "iters", "precisions", "phases", "optimizer", "memory-gb", "no-mfu"));
+    CLI_TRY(parse_precisions(precisions, &o.n_precisions));
+    CLI_TRY(CLI_RANGES(ranges, &o));
+    CLI_TRY(parse_cases(&cases, &o.n_cases));
+    CLI_TRY(cli_open_device("auto", &device));
+    mz_bench_kernel_line(&t.context, NULL, &head);
+    CLI_TRY(cli_csv_open("a", &head));
+    o.cases = cases;
+    return cli_csv_close(measure(&t, &o, device));
 }
 
 // --- the subcommand ------------------------------------------------------------------------------------------------
@@ -249,9 +226,7 @@ int cli_bench(void) {
         return cli_wrong("--kernels and --%s are two measurements: choose one", models);
     if (!cli_has("kernels") && models == NULL)
         return cli_wrong("choose what to measure: --models LIST, --all-models or --kernels");
-    char *typed = cli_command_line();
+    CLI_AUTO(cli_free_block) char *typed = cli_command_line();
     const char *command = typed != NULL ? typed : "";
-    const int code = models != NULL ? cli_bench_models(command) : run_kernels(command);
-    mz_free(typed);
-    return code;
+    return models != NULL ? cli_bench_models(command) : run_kernels(command);
 }

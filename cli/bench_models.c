@@ -1,5 +1,4 @@
 // mezzo bench --models times forward, backward and step of model sizes in several precisions.
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,6 +8,7 @@
 #include "optim/kinds.h"
 #include "study/measure/bench.h"
 #include "study/measure/kernels.h"
+#include "io/file.h"
 #include "io/json.h"
 
 enum { SIZES_MOST = 32 };
@@ -21,7 +21,6 @@ typedef struct models {
     char *words;    // memory of the names in `sizes`
     mz_bench_result rows[SIZES_MOST];
     int n_rows;
-    FILE *csv;
     const char *command;
     double peaks[MEZZO_PRECISION_COUNT];
     mezzo_device_info device;
@@ -97,6 +96,7 @@ static void tell(void *user, const char *size, mezzo_precision precision) {
 
 static int parse(models *m) {
     mz_bench_plan *p = &m->plan;
+    CLI_TRY(CLI_REFUSE("is for --kernels", "op", "shape", "model", "precision", "rounds", "warm"));
     CLI_TRY(parse_sizes(m));
     CLI_TRY(cli_precisions("precisions", NULL, p->precisions, MZ_BENCH_PRECISIONS, &p->n_precisions));
     CLI_TRY(parse_phases(m));
@@ -173,34 +173,15 @@ static int print_json(const models *m) {
                                     rows));
 }
 
-static int write_csv(models *m, const mz_bench_result *r) {
-    const char *commit = getenv("MEZZO_COMMIT"), *path = cli_text("csv", NULL);
-    mz_text t = {0};
-    if (path == NULL)
-        return CLI_DONE;
-    if (m->csv == NULL) {
-        m->csv = fopen(path, "w");
-        if (m->csv == NULL)
-            return cli_error(mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
-        mz_bench_header(&m->plan, &t);
-    }
-    mz_bench_line(&m->plan, r, m->device.description, commit != NULL ? commit : "", m->command, &t);
-    bool good = t.status == MEZZO_OK && fwrite(t.data, 1, t.len, m->csv) == t.len && fflush(m->csv) == 0;
-    mz_text_free(&t);
-    return good ? CLI_DONE : cli_error(mz_fail(MEZZO_ERR_IO, "%s: it could not be written", path));
-}
-
 // Draws the chart beside the CSV, under its name.
 static void draw(const models *m) {
     const char *path = cli_text("csv", NULL);
     if (path == NULL)
         return;
-    const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path;
-    char folder[4096], name[128];
-    snprintf(folder, sizeof folder, "%.*s", slash != NULL ? (int)(slash - path) : 1, slash != NULL ? path : ".");
-    const char *dot = strrchr(file, '.');
+    const char *slash = strrchr(path, '/'), *file = slash != NULL ? slash + 1 : path, *dot = strrchr(file, '.');
+    char name[128];
     snprintf(name, sizeof name, "%.*s", dot != NULL && dot != file ? (int)(dot - file) : (int)strlen(file), file);
-    if (mz_bench_chart(&m->plan, m->rows, (size_t)m->n_rows, folder[0] != '\0' ? folder : "/", name) != MEZZO_OK)
+    if (mz_bench_chart(&m->plan, m->rows, (size_t)m->n_rows, mz_path_folder(path).text, name) != MEZZO_OK)
         fprintf(stderr, "mezzo bench: no chart: %s\n", mezzo_error_message());
 }
 
@@ -213,70 +194,69 @@ static void name_speed(models *m, const mezzo_model_config *configs) {
     snprintf(m->speed, sizeof m->speed, "%s/s", unit);
 }
 
-static int measure(models *m, mezzo_device *device) {
+// Reads the model of a size; every size is checked before the first is timed.
+static int read_size(const models *m, int i, const char *family, int64_t vocab, mezzo_model_config *out) {
     static const char *const of_texts[] = {"context-length", "vocab"};
-    mezzo_model_config unused;
+    CLI_DO(mz_bench_model(family, m->sizes[i], vocab, m->plan.context, out));
+    if (out->graph[0] != '\0') {
+        snprintf(out->loss, sizeof out->loss, "%s", cli_text("loss", ""));
+        snprintf(out->dims, sizeof out->dims, "%s", cli_text("dim", ""));
+    }
+    for (size_t k = 0; k < MZ_COUNT(of_texts); k++)
+        if (cli_has(of_texts[k]) && mezzo_model_task(out) != MEZZO_TASK_LANGUAGE)
+            return cli_wrong("--%s is for text models, and %s is a model of %s", of_texts[k], m->sizes[i],
+                             mz_task_kind_of(mezzo_model_task(out))->unit);
+    return CLI_DONE;
+}
+
+static int measure(models *m, mezzo_device *device) {
+    mezzo_model_config unused, configs[SIZES_MOST];
     mz_peaks peaks = {0};
     const char *family = cli_text("family", mezzo_model_defaults("cs336", &unused) == MEZZO_OK ? "cs336" : "gpt2");
     int64_t vocab;
-    int code = cli_integer("vocab", 1, INT32_MAX, 0, &vocab);
-    mezzo_model_config configs[SIZES_MOST];
-    for (int i = 0; i < m->n_sizes && code == CLI_DONE; i++) { // every name is checked before the first is timed
-        mezzo_status status = mz_bench_model(family, m->sizes[i], vocab, m->plan.context, &configs[i]);
-        if (status == MEZZO_OK && configs[i].graph[0] != '\0') {
-            snprintf(configs[i].loss, sizeof configs[i].loss, "%s", cli_text("loss", ""));
-            snprintf(configs[i].dims, sizeof configs[i].dims, "%s", cli_text("dim", ""));
-        }
-        code = status == MEZZO_OK ? CLI_DONE : cli_error(status);
-        for (size_t k = 0; k < MZ_COUNT(of_texts) && code == CLI_DONE; k++)
-            if (cli_has(of_texts[k]) && mezzo_model_task(&configs[i]) != MEZZO_TASK_LANGUAGE)
-                code = cli_wrong("--%s is for text models, and %s is a model of %s", of_texts[k], m->sizes[i],
-                                 mz_task_kind_of(mezzo_model_task(&configs[i]))->unit);
-    }
-    CLI_TRY(code);
+    CLI_TRY(cli_integer("vocab", 1, INT32_MAX, 0, &vocab));
+    for (int i = 0; i < m->n_sizes; i++)
+        CLI_TRY(read_size(m, i, family, vocab, &configs[i]));
     name_speed(m, configs);
-    mezzo_status status = mezzo_device_describe(device, &m->device);
-    for (int i = 0; i < m->plan.n_precisions && status == MEZZO_OK; i++) { // every precision is checked, too
+    CLI_DO(mezzo_device_describe(device, &m->device));
+    for (int i = 0; i < m->plan.n_precisions; i++) { // every precision is checked, too
         mezzo_precision unused_precision;
-        status = mezzo_precision_resolve(device, m->plan.precisions[i], &unused_precision, NULL, 0);
+        CLI_DO(mezzo_precision_resolve(device, m->plan.precisions[i], &unused_precision, NULL, 0));
     }
-    if (status == MEZZO_OK && !cli_has("no-mfu"))
-        status = mz_device_peaks(device, &peaks);
+    if (!cli_has("no-mfu"))
+        CLI_DO(mz_device_peaks(device, &peaks));
     for (int p = 0; p < MEZZO_PRECISION_AUTO; p++)
         m->peaks[p] = peaks.flops[mz_precision((mezzo_precision)p)->compute];
-    for (int i = 0; i < m->n_sizes && status == MEZZO_OK && code == CLI_DONE; i++) {
+    mz_text text = {0};
+    mz_bench_header(&m->plan, &text);
+    CLI_TRY(cli_csv_open("w", &text));
+    for (int i = 0; i < m->n_sizes; i++) {
         mz_bench_result *r = &m->rows[m->n_rows];
-        status = mz_bench_run(device, m->sizes[i], &configs[i], &m->plan, r);
-        if (status != MEZZO_OK)
-            break;
+        CLI_DO(mz_bench_run(device, m->sizes[i], &configs[i], &m->plan, r));
         m->n_rows++;
         if (!cli_has("json"))
             print_row(m, r);
-        code = write_csv(m, r);
+        mz_bench_line(&m->plan, r, m->device.description, cli_commit(), m->command, &text);
+        cli_csv_add(&text);
     }
-    if (status != MEZZO_OK)
-        code = cli_error(status);
-    return code;
+    return cli_has("json") ? print_json(m) : CLI_DONE;
+}
+
+static void free_models(models **m) {
+    if (*m != NULL)
+        mz_free((*m)->words);
+    mz_free(*m);
 }
 
 int cli_bench_models(const char *command) {
-    models *m = mz_alloc(1, sizeof *m);
-    mezzo_device *device = NULL;
-    if (m == NULL)
-        return cli_error(MEZZO_ERR_MEMORY);
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    CLI_AUTO(free_models) models *m = NULL;
+    CLI_DO(MZ_NEW(m, 1));
     m->command = command;
-    int code = parse(m);
-    if (code == CLI_DONE)
-        code = cli_open_device("auto", &device);
-    if (code == CLI_DONE)
-        code = measure(m, device);
-    if (code == CLI_DONE && cli_has("json"))
-        code = print_json(m);
-    if (m->csv != NULL && fclose(m->csv) != 0 && code == CLI_DONE)
-        code = cli_error(mz_fail(MEZZO_ERR_IO, "the CSV file could not be written"));
+    CLI_TRY(parse(m));
+    CLI_TRY(cli_open_device("auto", &device));
+    const int code = cli_csv_close(measure(m, device));
     if (m->n_rows > 0)
         draw(m);
-    mezzo_device_close(device);
-    MZ_FREE(m->words, m);
     return code;
 }

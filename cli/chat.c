@@ -11,6 +11,7 @@ typedef struct talk {
     mezzo_chat *chat;
     volatile sig_atomic_t *stop; // also shows whether Ctrl-C was pressed before a message was typed
     const char *system;
+    char *typed; // memory of a system message that /system gave
     bool is_terminal;
     int64_t left_out; // the number that was last reported
 } talk;
@@ -54,7 +55,7 @@ static int reset(talk *t, const char *system) {
 static int save(talk *t, const char *path) {
     if (path[0] == '\0')
         return cli_wrong("/save needs a file: /save FILE.jsonl");
-    CLI_TRY(cli_code(mezzo_chat_save(t->chat, path)));
+    CLI_DO(mezzo_chat_save(t->chat, path));
     fprintf(stderr, "wrote %s\n", cli_show(path).text);
     return CLI_DONE;
 }
@@ -67,7 +68,7 @@ static const char commands[] = "/system TEXT  begin anew with this system messag
                                "Ctrl-C stops an answer; twice, it leaves\n";
 
 // Obeys a line that begins with "/". *leave: the conversation ends.
-static int obey(talk *t, char **system, const char *line, bool *leave) {
+static int obey(talk *t, const char *line, bool *leave) {
     const size_t n = strcspn(line, " ");
     const char *rest = line + n + strspn(line + n, " ");
     if (n == 5 && strncmp(line, "/exit", n) == 0)
@@ -79,9 +80,10 @@ static int obey(talk *t, char **system, const char *line, bool *leave) {
     else if (n == 6 && strncmp(line, "/reset", n) == 0)
         return reset(t, NULL);
     else if (n == 7 && strncmp(line, "/system", n) == 0) {
-        free(*system);
-        *system = strdup(rest);
-        return *system != NULL ? reset(t, *system) : cli_error(MEZZO_ERR_MEMORY);
+        char *before = t->typed;
+        t->typed = mz_strdup(rest);
+        mz_free(before);
+        return t->typed != NULL ? reset(t, t->typed) : cli_error(MEZZO_ERR_MEMORY);
     } else
         return cli_wrong("there is no command %.*s: /help lists them, and //… is a message", (int)(n < 40 ? n : 40),
                          cli_show(line).text);
@@ -144,8 +146,7 @@ static bool read_message(talk *t, mz_text *line, int *code) {
 }
 
 static int talk_on(talk *t) {
-    char *system = NULL;
-    mz_text text = {0};
+    CLI_AUTO(mz_text_free) mz_text text = {0};
     bool leave = false;
     int code = reset(t, t->system);
     while (code == CLI_DONE && !leave && read_message(t, &text, &code)) {
@@ -153,26 +154,27 @@ static int talk_on(talk *t) {
         const bool slash = line[0] == '/' && !cli_has("whole"), obeys = slash && line[1] != '/';
         if (line[0] == '\0')
             continue;
-        const int done = obeys ? obey(t, &system, line, &leave) : say(t, line + slash);
+        const int done = obeys ? obey(t, line, &leave) : say(t, line + slash);
         code = obeys && t->is_terminal ? CLI_DONE : done;
     }
     if (t->is_terminal)
         fputc('\n', stderr);
-    mz_text_free(&text);
-    free(system);
     return code;
+}
+
+static void close_talk(talk *t) {
+    mezzo_chat_close(t->chat);
+    mz_free(t->typed);
 }
 
 int cli_chat(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
     CLI_TRY(cli_need_operand());
     CLI_TRY(cli_sample_options(&options));
-    talk t = {.system = cli_text("system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
-    CLI_TRY(cli_code(mezzo_chat_open(&options, &t.chat)));
+    CLI_AUTO(close_talk) talk t = {.system = cli_text("system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
+    CLI_DO(mezzo_chat_open(&options, &t.chat));
     t.stop = cli_interrupts(NULL);
     if (t.is_terminal)
         fputs("/help lists commands; Ctrl-D leaves\n", stderr);
-    const int code = talk_on(&t);
-    mezzo_chat_close(t.chat);
-    return code;
+    return talk_on(&t);
 }

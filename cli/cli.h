@@ -80,6 +80,15 @@ char *cli_command_line(void);
             return cli_step;                                                                                           \
     } while (0)
 
+// Likewise runs a step of the library, and reports its error.
+#define CLI_DO(expr)   CLI_TRY(cli_code(expr))
+// Frees a variable at the end of its block, so that a function may return at any step. The variable has a value from
+// its declaration on; NULL and zeros are freed, too.
+#define CLI_AUTO(free) __attribute__((cleanup(free)))
+void cli_free_config(mezzo_config **config);
+void cli_close_device(mezzo_device **device);
+void cli_free_block(void *at); // the pointer at this address, to memory of mz_alloc
+
 bool cli_has(const char *name);
 // Reports "--NAME why" for the first of these options on the command line and returns CLI_USAGE; CLI_DONE where there
 // is none.
@@ -114,7 +123,8 @@ typedef struct cli_range {
 } cli_range;
 int cli_ranges(const cli_range *ranges, size_t n, void *into);
 #define CLI_RANGES(ranges, into) cli_ranges((ranges), MZ_COUNT(ranges), (into))
-// Builds the configuration: defaults, then every --config file, then the keys of the command line.
+// Builds the configuration: defaults, then every --config file, then the keys of the command line. The caller frees it,
+// also after an error.
 int cli_config(mezzo_config **out);
 // Finds the file of a recipe (recipes.c): returns CLI_DONE, or CLI_USAGE after it listed the recipes.
 int cli_recipe_path(const char *name, char *path, size_t size);
@@ -149,13 +159,19 @@ int cli_save_signals(const char *list, sigset_t *out);
 int cli_sample_options(mezzo_sample_options *options); // options of sample and chat
 void cli_ignore_signals(void);                         // SIGPIPE and SIGXFSZ: the write then fails instead
 int cli_bench_models(const char *command);             // the part of bench in bench_models.c
-int cli_data_radio(void);                              // runs data radio
-int cli_data_tokenizer(void);                          // runs data --train-tokenizer
-int cli_doctor_ranks(int threads);                     // runs doctor --ranks
-int cli_doctor_audit(void);                            // runs doctor --run, --trace
-int cli_explain_toy(void);                             // runs explain --toy
-int cli_lab_underflow(void);                           // runs lab underflow
-int cli_lab_speed(void);                               // runs lab speed
+// The file of bench's --csv, if there is one (bench.c). open: in a mode of fopen, with `head` where the file is empty;
+// add: frees the rows; close: returns `code`, or the error where a row is missing.
+int cli_csv_open(const char *mode, mz_text *head);
+void cli_csv_add(mz_text *rows);
+int cli_csv_close(int code);
+const char *cli_commit(void); // MEZZO_COMMIT, for rows of results; "" where it is not set
+int cli_data_radio(void);     // runs data radio
+int cli_data_tokenizer(void); // runs data --train-tokenizer
+int cli_doctor_ranks(void);   // runs doctor --ranks
+int cli_doctor_audit(void);   // runs doctor --run, --trace
+int cli_explain_toy(void);    // runs explain --toy
+int cli_lab_underflow(void);  // runs lab underflow
+int cli_lab_speed(void);      // runs lab speed
 
 // --- errors and log lines (report.c) --------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // prints the library's log lines to stderr
@@ -263,7 +279,7 @@ int cli_plotted(mezzo_status status, const cli_plot *plot); // prints the files'
 // --- progress (progress.c): one line on stderr, of the terminal's width; without a terminal a line each ten seconds -
 void cli_progress_begin(bool quiet); // reports the library's work, too
 // Prints the line in place of the one before; `must`: even where the last one was just printed.
-void cli_progress_line(const char *line, bool must);
+void cli_progress_line(bool must, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void cli_progress_end(void);                                           // removes the line before other output
 void cli_progress_work(const char *what, int64_t done, int64_t total); // is a mz_work_fn
 void cli_progress_show(const mezzo_progress *progress);

@@ -33,6 +33,10 @@ static int print_result(const mezzo_corpus *corpus, const char *folder, const ch
     return CLI_DONE;
 }
 
+static void free_corpus(mezzo_corpus **corpus) {
+    mezzo_corpus_free(*corpus);
+}
+
 int cli_data(void) {
     if (cli_line.n_operands == 1 && strcmp(cli_line.operands[0], "radio") == 0)
         return cli_data_radio();
@@ -59,11 +63,8 @@ int cli_data(void) {
         return cli_wrong("--format %s: it must be llmc or nanogpt", format);
 
     options.path = cli_line.operands[0];
-    mezzo_corpus *corpus = NULL;
-    mezzo_status status = mezzo_corpus_open(&options, &corpus);
-    if (status == MEZZO_OK)
-        status = mezzo_corpus_save(corpus, folder, llmc ? MEZZO_SHARD_LLMC : MEZZO_SHARD_NANOGPT);
-    const int code = status == MEZZO_OK ? print_result(corpus, folder, format) : cli_error(status);
-    mezzo_corpus_free(corpus);
-    return code;
+    CLI_AUTO(free_corpus) mezzo_corpus *corpus = NULL;
+    CLI_DO(mezzo_corpus_open(&options, &corpus));
+    CLI_DO(mezzo_corpus_save(corpus, folder, llmc ? MEZZO_SHARD_LLMC : MEZZO_SHARD_NANOGPT));
+    return print_result(corpus, folder, format);
 }

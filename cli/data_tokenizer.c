@@ -59,21 +59,21 @@ static int print_result(const shown *s, int64_t asked) {
     return CLI_DONE;
 }
 
+static void free_tokenizer(mezzo_tokenizer **tok) {
+    mezzo_tokenizer_free(*tok);
+}
+
 static int train(const mezzo_tokenizer_training *options, const char *out) {
+    CLI_AUTO(free_tokenizer) mezzo_tokenizer *tok = NULL;
+    CLI_AUTO(cli_free_block) char *path = NULL;
     shown s = {.pattern = options->pattern};
-    mezzo_tokenizer *tok;
-    char *path = NULL;
     const double begun = mz_seconds();
-    mezzo_status status = mezzo_tokenizer_train(options, &tok, &s.trained);
-    if (status == MEZZO_OK)
-        status = save(tok, out, &path);
+    CLI_DO(mezzo_tokenizer_train(options, &tok, &s.trained));
+    CLI_DO(save(tok, out, &path));
     s.file = path;
     s.vocab = mezzo_tokenizer_vocab(tok);
     s.seconds = mz_seconds() - begun;
-    const int code = status == MEZZO_OK ? print_result(&s, options->vocab) : cli_error(status);
-    mezzo_tokenizer_free(tok);
-    mz_free(path);
-    return code;
+    return print_result(&s, options->vocab);
 }
 
 int cli_data_tokenizer(void) {
@@ -93,12 +93,9 @@ int cli_data_tokenizer(void) {
                                         .special = parts,
                                         .threads = (int)threads,
                                         .stop = cli_interrupts(NULL)};
-    char *list = mz_strdup(cli_text("special", "<|endoftext|>"));
+    CLI_AUTO(cli_free_block) char *list = mz_strdup(cli_text("special", "<|endoftext|>"));
     if (list == NULL)
         return cli_error(MEZZO_ERR_MEMORY);
-    int code = split_special(list, parts, &options.n_special);
-    if (code == CLI_DONE)
-        code = train(&options, out);
-    mz_free(list);
-    return code;
+    CLI_TRY(split_special(list, parts, &options.n_special));
+    return train(&options, out);
 }

@@ -38,18 +38,16 @@ static void print_text(const mz_difference *d, double ulp) {
 int cli_diff(void) {
     mz_difference_options o = {.device = cli_text("device", NULL), .stop = cli_interrupts(NULL)};
     mz_difference found;
-    int code = CLI_DONE;
     CLI_TRY(cli_number("ulp", 0, 1e300, 4, &o.ulp));
     if (cli_line.n_operands != 2)
         return cli_wrong("name two run folders; %s", cli_usage());
     o.runs[0] = cli_line.operands[0];
     o.runs[1] = cli_line.operands[1];
-    mezzo_status status = mz_difference_find(&o, &found);
+    CLI_DO(mz_difference_find(&o, &found));
     cli_progress_end();
-    CLI_TRY(cli_code(status));
     if (cli_has("json"))
-        code = cli_json_print(CLI_OBJECT(fields, &found));
+        CLI_TRY(cli_json_print(CLI_OBJECT(fields, &found)));
     else
         print_text(&found, o.ulp);
-    return code == CLI_DONE && found.found ? CLI_CHECK_FAILED : code;
+    return found.found ? CLI_CHECK_FAILED : CLI_DONE;
 }

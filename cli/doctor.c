@@ -138,13 +138,9 @@ static const cli_field selftest_fields[] = {
 
 static int write_report(mezzo_device *device, json_t *report, bool *passed) {
     const char *path = cli_text("report", "");
-    mezzo_status status = mz_device_report_write(report, path); // a path that cannot be written is refused before the
-                                                                // tests
-    if (status == MEZZO_OK)
-        status = mz_device_report(device, cli_interrupts(NULL), report);
-    if (status == MEZZO_OK)
-        status = mz_device_report_write(report, path);
-    CLI_TRY(cli_code(status));
+    CLI_DO(mz_device_report_write(report, path)); // a path that cannot be written is refused before the tests
+    CLI_DO(mz_device_report(device, cli_interrupts(NULL), report));
+    CLI_DO(mz_device_report_write(report, path));
     const long long failed = (long long)json_integer_value(json_object_get(report, "failed"));
     *passed = *passed && failed == 0;
     if (!cli_has("json"))
@@ -155,40 +151,28 @@ static int write_report(mezzo_device *device, json_t *report, bool *passed) {
 }
 
 static int examine(void) {
-    int64_t threads;
-    int code = CLI_DONE;
-    CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
-    if (cli_has("ranks"))
-        return cli_doctor_ranks((int)threads);
-    mezzo_device *device;
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    const bool json = cli_has("json");
+    bool all = true;
     mezzo_device_info info;
-    CLI_TRY(cli_code(mezzo_device_open(cli_text("device", "auto"), (int)threads, &device)));
+    mz_choice choice;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     mz_selftest tests[MEZZO_PRECISION_COUNT];
-    int n = mz_precision_common(precisions);
-    mz_choice choice;
-    bool json = cli_has("json"), all = true;
-    mezzo_status status = mezzo_device_describe(device, &info);
-    if (status == MEZZO_OK && !json) {
+    const int n = mz_precision_common(precisions);
+    CLI_TRY(cli_open_device("auto", &device));
+    CLI_DO(mezzo_device_describe(device, &info));
+    if (!json)
         print_device(&info);
-        fflush(stdout);
-    }
-    if (status == MEZZO_OK)
-        status = mz_choose_for_device(device, cli_interrupts(NULL), &choice);
-    if (status == MEZZO_OK && !json) {
+    fflush(stdout);
+    CLI_DO(mz_choose_for_device(device, cli_interrupts(NULL), &choice));
+    if (!json)
         print_choice(&choice, info.compute_capability > 0);
-        fflush(stdout);
-    }
-    if (status == MEZZO_OK)
-        status = mz_selftest_run(device, "gpt2", &precisions[1], n - 1, cli_interrupts(NULL), tests);
-    if (status != MEZZO_OK) {
-        mezzo_device_close(device);
-        return cli_error(status);
-    }
+    fflush(stdout);
+    CLI_DO(mz_selftest_run(device, "gpt2", &precisions[1], n - 1, cli_interrupts(NULL), tests));
     for (int i = 0; i < n; i++)
         all = all && tests[i].passed;
-    json_t *o = json_pack("{so so sb}", "device", device_json(&info, &choice), "selftest",
-                          CLI_LIST(selftest_fields, tests, (size_t)n), "passed", (int)all);
+    json_auto_t *o = json_pack("{so so sb}", "device", device_json(&info, &choice), "selftest",
+                               CLI_LIST(selftest_fields, tests, (size_t)n), "passed", (int)all);
     if (!json) {
         printf("\nself-test: %d steps of a small GPT; losses compared with fp32's, and\n"
                "fp32's with the ref device's\n\n",
@@ -196,13 +180,10 @@ static int examine(void) {
         CLI_TABLE(selftest_fields, tests, (size_t)n);
     }
     if (cli_has("report"))
-        code = write_report(device, o, &all);
-    if (json && code == CLI_DONE)
-        code = cli_json_print(o);
-    else
-        json_decref(o);
-    mezzo_device_close(device);
-    return code != CLI_DONE ? code : all ? CLI_DONE : CLI_CHECK_FAILED;
+        CLI_TRY(write_report(device, o, &all));
+    if (json)
+        CLI_TRY(cli_json_print(json_incref(o)));
+    return all ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
 // --- configuration files -------------------------------------------------------------------------------------------
@@ -260,7 +241,7 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
 
 static int compare(void) {
     const char *paths[MAX_FILES];
-    int n = 0, code = CLI_DONE;
+    int n = 0;
     for (int i = 0; i < cli_line.n_given; i++)
         if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, "config") == 0 && n < MAX_FILES)
             paths[n++] = cli_line.given[i].value;
@@ -273,25 +254,16 @@ static int compare(void) {
     else if (!mz_where_assumed(assumed, &where))
         return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0",
                          assumed);
-    mz_asked_set set;
-    mz_agreement *agreement = mz_alloc(1, sizeof *agreement);
-    mezzo_status status = mz_asked_read_all(paths, n, &set);
-    if (status == MEZZO_OK && agreement == NULL)
-        status = MEZZO_ERR_MEMORY;
-    if (status != MEZZO_OK) {
-        code = cli_error(status);
-    } else {
-        mz_agreement_judge(set.files, (int)set.n, &where, agreement);
-        if (cli_has("json"))
-            code = cli_json_print(agreement_json(set.files, (int)set.n, agreement));
-        else
-            print_agreement(set.files, (int)set.n, agreement);
-        if (code == CLI_DONE && agreement->n_conflicts > 0)
-            code = CLI_CHECK_FAILED;
-    }
-    mz_asked_set_free(&set);
-    mz_free(agreement);
-    return code;
+    CLI_AUTO(mz_asked_set_free) mz_asked_set set = {0};
+    CLI_AUTO(cli_free_block) mz_agreement *agreement = NULL;
+    CLI_DO(MZ_NEW(agreement, 1));
+    CLI_DO(mz_asked_read_all(paths, n, &set));
+    mz_agreement_judge(set.files, (int)set.n, &where, agreement);
+    if (cli_has("json"))
+        CLI_TRY(cli_json_print(agreement_json(set.files, (int)set.n, agreement)));
+    else
+        print_agreement(set.files, (int)set.n, agreement);
+    return agreement->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }
 
 int cli_doctor(void) {
@@ -311,5 +283,5 @@ int cli_doctor(void) {
         return cli_wrong("\"%s\": configuration files come after --config", cli_line.operands[0]);
     if (cli_has("assume"))
         return cli_wrong("--assume goes with --config FILE…, --run or --trace");
-    return examine();
+    return cli_has("ranks") ? cli_doctor_ranks() : examine();
 }

@@ -312,26 +312,23 @@ static mezzo_status write_page(const report *r, const char *path) {
 
 static int show(const report *r) {
     const char *page = cli_out_file("out", NULL);
-    int code = CLI_DONE;
     if (cli_has("json"))
-        code = cli_json_print(audit_json(r));
+        CLI_TRY(cli_json_print(audit_json(r)));
     else
         print_audit(r);
-    if (code == CLI_DONE && page != NULL)
-        code = cli_code(write_page(r, page));
-    return code != CLI_DONE ? code : r->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
+    if (page != NULL)
+        CLI_DO(write_page(r, page));
+    return r->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }
 
 // Times Mezzo's kernels at the program's shapes, on the program's device.
 static mezzo_status time_kernels(report *r, mz_torch_kernels *kernels) {
-    mezzo_device *device;
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
     const mz_torch_trace *t = &r->traces[0];
     r->device = cli_text("device", t->device);
     MEZZO_TRY(mezzo_device_open(r->device, t->threads <= 4096 ? t->threads : 0, &device));
-    mezzo_status status = mz_torch_kernels_time(device, t, kernels);
-    mezzo_device_close(device);
     r->kernels = kernels;
-    return status;
+    return mz_torch_kernels_time(device, t, kernels);
 }
 
 static int judge(const traces *t) {
@@ -339,77 +336,64 @@ static int judge(const traces *t) {
     const char *assumed = cli_text("assume", NULL);
     if (assumed != NULL && !mz_where_assumed(assumed, &where))
         return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs)", assumed);
-    mz_audit audit;
+    CLI_AUTO(mz_audit_free) mz_audit audit = {0};
     mz_torch_costs costs;
     mz_torch_kernels kernels;
     report all = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
-    mezzo_status status = mz_audit_judge(t->list, (int)t->n, assumed != NULL ? &where : NULL, &audit);
+    CLI_DO(mz_audit_judge(t->list, (int)t->n, assumed != NULL ? &where : NULL, &audit));
     mz_torch_costs_predict(&t->list[0], &costs);
-    if (status == MEZZO_OK && cli_has("kernels"))
-        status = time_kernels(&all, &kernels);
-    const int code = status == MEZZO_OK ? show(&all) : cli_error(status);
-    mz_audit_free(&audit);
-    return code;
+    if (cli_has("kernels"))
+        CLI_DO(time_kernels(&all, &kernels));
+    return show(&all);
 }
 
 static int follow(const char *folder, traces *t) {
-    char **words = mz_alloc((size_t)cli_line.n_operands + 1, sizeof *words);
-    int program = 0, code = words != NULL ? prepare_environment(folder) : CLI_FAILED;
-    for (int i = 0; words != NULL && i < cli_line.n_operands; i++)
+    CLI_AUTO(cli_free_block) char **words = NULL;
+    int program = 0;
+    CLI_DO(MZ_NEW(words, cli_line.n_operands + 1));
+    CLI_TRY(prepare_environment(folder));
+    for (int i = 0; i < cli_line.n_operands; i++)
         words[i] = (char *)(uintptr_t)cli_line.operands[i]; // exec does not write to its words
-    mezzo_status status = code == CLI_DONE ? run_program(words, &program) : MEZZO_OK;
-    mz_free(words);
-    CLI_TRY(code);
-    if (status == MEZZO_OK)
-        status = add_folder(t, folder);
-    if (status == MEZZO_OK && t->n == 0)
-        status = program == 0
-                     ? mz_fail(MEZZO_ERR_INVALID, "%s: no step of a PyTorch optimizer was seen", cli_line.operands[0])
-                     : mz_fail(MEZZO_ERR_INVALID, "%s ended with exit code %d before a step of a PyTorch optimizer",
-                               cli_line.operands[0], program);
-    if (status == MEZZO_OK && program != 0)
+    CLI_DO(run_program(words, &program));
+    CLI_DO(add_folder(t, folder));
+    if (t->n == 0 && program == 0)
+        CLI_DO(mz_fail(MEZZO_ERR_INVALID, "%s: no step of a PyTorch optimizer was seen", words[0]));
+    if (t->n == 0)
+        CLI_DO(mz_fail(MEZZO_ERR_INVALID, "%s ended with exit code %d before a step of a PyTorch optimizer", words[0],
+                       program));
+    if (program != 0)
         mz_log("notice", "the program ended with exit code %d", program);
-    return status == MEZZO_OK ? CLI_DONE : cli_error(status);
+    return judge(t);
 }
 
-static int run_and_judge(void) {
+static int run_and_judge(traces *t) {
     if (cli_line.n_operands == 0)
         return cli_wrong("name the program: mezzo doctor --run -- python train.py");
     const char *kept = cli_text("traces", NULL), *base = getenv("TMPDIR");
     mz_path place =
         kept != NULL ? mz_path_of("%s", kept) : mz_path_of("%s/mezzo-audit-XXXXXX", base != NULL ? base : "/tmp");
     char *folder = place.text;
-    traces t = {0};
-    int code;
     if (kept != NULL ? mz_dir_create(folder) != MEZZO_OK : mkdtemp(folder) == NULL)
-        code = cli_error(mz_fail(MEZZO_ERR_IO, "%s: cannot make this folder", folder));
-    else {
-        char *whole = realpath(folder, NULL);
-        code = follow(whole != NULL ? whole : folder, &t);
-        free(whole);
-        if (code == CLI_DONE)
-            code = judge(&t);
-        if (kept == NULL)
-            (void)mz_dir_remove(folder);
-    }
-    free_traces(&t);
+        return cli_error(mz_fail(MEZZO_ERR_IO, "%s: cannot make this folder", folder));
+    char *whole = realpath(folder, NULL);
+    const int code = follow(whole != NULL ? whole : folder, t);
+    free(whole);
+    if (kept == NULL)
+        (void)mz_dir_remove(folder);
     return code;
 }
 
 int cli_doctor_audit(void) {
+    CLI_AUTO(free_traces) traces t = {0};
     if (cli_has("run"))
-        return run_and_judge();
-    traces t = {0};
-    mezzo_status status = MEZZO_OK;
-    for (int i = 0; i < cli_line.n_given && status == MEZZO_OK; i++)
+        return run_and_judge(&t);
+    for (int i = 0; i < cli_line.n_given; i++)
         if (strcmp(cli_line.given[i].name, "trace") == 0)
-            status = mz_path_is_dir(cli_line.given[i].value) ? add_folder(&t, cli_line.given[i].value)
-                                                             : add_trace(&t, cli_line.given[i].value);
-    for (int i = 0; i < cli_line.n_operands && status == MEZZO_OK; i++)
-        status = add_trace(&t, cli_line.operands[i]);
-    if (status == MEZZO_OK && t.n == 0)
-        status = mz_fail(MEZZO_ERR_INVALID, "--trace: no trace of mezzo.audit there");
-    int code = status == MEZZO_OK ? judge(&t) : cli_error(status);
-    free_traces(&t);
-    return code;
+            CLI_DO(mz_path_is_dir(cli_line.given[i].value) ? add_folder(&t, cli_line.given[i].value)
+                                                           : add_trace(&t, cli_line.given[i].value));
+    for (int i = 0; i < cli_line.n_operands; i++)
+        CLI_DO(add_trace(&t, cli_line.operands[i]));
+    if (t.n == 0)
+        CLI_DO(mz_fail(MEZZO_ERR_INVALID, "--trace: no trace of mezzo.audit there"));
+    return judge(&t);
 }

@@ -35,16 +35,14 @@ static int tell(session *s) {
     int good = 0;
     for (int r = 0; r < n; r++)
         good += s->all[r].wrong[0] == '\0';
-    if (mz_group_rank_of(s->group) > 0)
-        return good == n ? CLI_DONE : CLI_CHECK_FAILED;
-    if (cli_has("json")) {
-        int code = cli_json_print(
-            json_pack("{so sb}", "ranks", CLI_LIST(fields, s->all, (size_t)n), "passed", (int)(good == n)));
-        return code != CLI_DONE ? code : good == n ? CLI_DONE : CLI_CHECK_FAILED;
+    if (mz_group_rank_of(s->group) == 0 && cli_has("json")) {
+        CLI_TRY(cli_json_print(
+            json_pack("{so sb}", "ranks", CLI_LIST(fields, s->all, (size_t)n), "passed", (int)(good == n))));
+    } else if (mz_group_rank_of(s->group) == 0) {
+        printf("%d ranks on %d host%s by %s, each with %s\n\n", n, mz_group_hosts(s->group),
+               mz_group_hosts(s->group) == 1 ? "" : "s", s->all[0].transport, s->all[0].device);
+        CLI_TABLE(fields, s->all, (size_t)n);
     }
-    printf("%d ranks on %d host%s by %s, each with %s\n\n", n, mz_group_hosts(s->group),
-           mz_group_hosts(s->group) == 1 ? "" : "s", s->all[0].transport, s->all[0].device);
-    CLI_TABLE(fields, s->all, (size_t)n);
     return good == n ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
@@ -63,18 +61,19 @@ static mezzo_status examine(session *s, int threads) {
     return mz_links_report(s->group, s->device, s->all);
 }
 
-int cli_doctor_ranks(int threads) {
-    session s = {0};
-    mezzo_status status = examine(&s, threads);
-    int code = CLI_DONE;
-    if (status != MEZZO_OK) {
-        code = cli_error(status);
-        mz_group_abort(s.group, NULL);
-    } else {
-        code = tell(&s);
-    }
-    mz_group_close(s.group);
-    mezzo_device_close(s.device);
-    mz_free(s.all);
+static void close_session(session *s) {
+    mz_group_close(s->group);
+    mezzo_device_close(s->device);
+    mz_free(s->all);
+}
+
+int cli_doctor_ranks(void) {
+    CLI_AUTO(close_session) session s = {0};
+    int64_t threads;
+    CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
+    const int code = cli_code(examine(&s, (int)threads));
+    if (code == CLI_DONE)
+        return tell(&s);
+    mz_group_abort(s.group, NULL);
     return code;
 }

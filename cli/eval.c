@@ -79,7 +79,7 @@ static int eval_pictures(void) {
     CLI_TRY(CLI_REFUSE("is for runs, not for images", "best", "data", "labels", "iters", "batch-size", "precision",
                        "device", "threads"));
     CLI_TRY(CLI_RANGES(picture_ranges, &options));
-    CLI_TRY(cli_code(mz_score_pictures(&options, &total)));
+    CLI_DO(mz_score_pictures(&options, &total));
     const shown s = {mz_image_mean(&total), total.n};
     return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
 }
@@ -106,6 +106,6 @@ int cli_eval(void) {
     mezzo_eval_result result;
     const mezzo_hooks hooks = {.stop = cli_interrupts(NULL)};
     CLI_TRY(CLI_RANGES(ranges, &options));
-    CLI_TRY(cli_code(mezzo_run_eval(&options, &hooks, &result)));
+    CLI_DO(mezzo_run_eval(&options, &hooks, &result));
     return cli_print_fields(fields, MZ_COUNT(fields), &result, result.unit, 12);
 }

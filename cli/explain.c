@@ -212,8 +212,8 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
     };
     size_t at[2] = {0}, same = 0, n = 0;
     mz_explained_pair p;
-    difference *rows;
-    CLI_TRY(cli_code(MZ_NEW(rows, a->n + 1)));
+    CLI_AUTO(cli_free_block) difference *rows = NULL;
+    CLI_DO(MZ_NEW(rows, a->n + 1));
     while (mz_explained_next_pair(a, b, at, &p))
         if (mz_explained_same(&p))
             same++;
@@ -224,60 +224,44 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
                                      p.b->number,
                                      {p.a->is.storage, p.b->is.storage},
                                      {p.a->is.compute, p.b->is.compute}};
-    int code = CLI_DONE;
-    if (cli_has("json")) {
-        code = cli_json_print(json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,
+    if (cli_has("json"))
+        return cli_json_print(json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,
                                         "casts_a", (json_int_t)mz_explained_casts(a), "casts_b",
                                         (json_int_t)mz_explained_casts(b), "differ", CLI_LIST(fields, rows, n)));
-    } else {
-        CLI_TABLE(fields, rows, n);
-        if (n > 0)
-            print_rules(b);
-        cli_tell("\n%zu ops differ in what they store or what they compute in, %zu are the same; casts: %zu under %s, "
-                 "%zu under %s",
-                 n, same, mz_explained_casts(a), name_a, mz_explained_casts(b), name_b);
-    }
-    mz_free(rows);
-    return code;
+    CLI_TABLE(fields, rows, n);
+    if (n > 0)
+        print_rules(b);
+    cli_tell("\n%zu ops differ in what they store or what they compute in, %zu are the same; casts: %zu under %s, "
+             "%zu under %s",
+             n, same, mz_explained_casts(a), name_a, mz_explained_casts(b), name_b);
+    return CLI_DONE;
 }
 
 // Compares the ops after autocast under each precision of --diff A,B.
 static int diff(const mezzo_graph *graph, mezzo_program_options options) {
     const char *text = cli_text("diff", ""), *comma = strchr(text, ',');
     char names[2][16] = {"", ""};
-    mz_explained tables[2] = {{0}, {0}};
+    CLI_AUTO(mz_explained_free) mz_explained first = {0};
+    CLI_AUTO(mz_explained_free) mz_explained second = {0};
     if (comma == NULL || (size_t)(comma - text) >= sizeof names[0] || strlen(comma + 1) >= sizeof names[1])
         return cli_wrong("--diff %s: name two precisions, such as fp32,bf16", text);
     snprintf(names[0], sizeof names[0], "%.*s", (int)(comma - text), text);
     snprintf(names[1], sizeof names[1], "%s", comma + 1);
-    int code = CLI_DONE;
-    for (int i = 0; i < 2 && code == CLI_DONE; i++) {
-        if (mezzo_precision_parse(names[i], &options.precision) != MEZZO_OK ||
-            mz_precision(options.precision) == NULL) {
-            code = cli_wrong("--diff %s: \"%s\" is none of %s", text, names[i], mz_precision_list());
-            break;
-        }
-        mezzo_status status = mz_explained_collect(graph, &options, "autocast", &tables[i]);
-        if (status != MEZZO_OK)
-            code = cli_error(status);
+    for (int i = 0; i < 2; i++) {
+        if (mezzo_precision_parse(names[i], &options.precision) != MEZZO_OK || mz_precision(options.precision) == NULL)
+            return cli_wrong("--diff %s: \"%s\" is none of %s", text, names[i], mz_precision_list());
+        CLI_DO(mz_explained_collect(graph, &options, "autocast", i == 0 ? &first : &second));
     }
-    if (code == CLI_DONE)
-        code = print_diff(&tables[0], &tables[1], names[0], names[1]);
-    mz_explained_free(&tables[0]);
-    mz_explained_free(&tables[1]);
-    return code;
+    return print_diff(&first, &second, names[0], names[1]);
 }
 
 // Writes the graph: Graphviz draws FILE.svg and FILE.png; a file of any other name gets the text.
 static int write_dot(const mezzo_graph *passed) {
     const char *path = cli_out_file("dot", ""), *end = strrchr(path, '.');
     bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
-    mz_text text = {0};
-    mezzo_status status = mz_graph_dot(passed, &text);
-    if (status == MEZZO_OK)
-        status = draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len);
-    mz_text_free(&text);
-    CLI_TRY(cli_code(status));
+    CLI_AUTO(mz_text_free) mz_text text = {0};
+    CLI_DO(mz_graph_dot(passed, &text));
+    CLI_DO(draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len));
     if (strcmp(path, CLI_STDOUT) != 0)
         fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n",
                 cli_show(path).text);
@@ -348,28 +332,30 @@ static int show(const mezzo_config *config, const question *q, const explanation
     return CLI_DONE;
 }
 
+static void free_explanation(explanation *e) {
+    mz_explained_free(&e->rows);
+    mz_explained_params_free(&e->params);
+}
+
 static int answer(const mezzo_config *config, question *q) {
-    mz_explained_graph passed = {0};
+    CLI_AUTO(mz_explained_close) mz_explained_graph passed = {0};
     mz_explained_ranks held = {0};
     const bool asks = q->after->asks_device;
+    CLI_AUTO(free_explanation)
     explanation e = {.after = q->after,
                      .n_fields = MZ_COUNT(row_fields) - (asks ? 0 : DEVICE_FIELDS),
                      .word = strcmp(q->after->name, "autocast") == 0 ? "forward" : "with backward"};
-    int code = CLI_DONE;
-    mezzo_status status = open_question(config, q);
-    if (status == MEZZO_OK)
-        status = explain(q, &passed, &e, &held);
-    if (status != MEZZO_OK)
-        code = cli_error(status);
-    else if (cli_has("dot"))
-        code = write_dot(passed.c.graph);
+    CLI_DO(open_question(config, q));
+    CLI_DO(explain(q, &passed, &e, &held));
+    if (cli_has("dot"))
+        CLI_TRY(write_dot(passed.c.graph));
     const bool piped = strcmp(cli_out_file("dot", ""), CLI_STDOUT) == 0; // stdout then has the graph alone
-    if (status == MEZZO_OK && code == CLI_DONE && !piped)
-        code = show(config, q, &e, &held);
-    mz_explained_free(&e.rows);
-    mz_explained_params_free(&e.params);
-    mz_explained_close(&passed);
-    return code;
+    return piped ? CLI_DONE : show(config, q, &e, &held);
+}
+
+static void close_question(question *q) {
+    mezzo_graph_free(q->graph);
+    mezzo_device_close(q->device);
 }
 
 int cli_explain(void) {
@@ -380,16 +366,12 @@ int cli_explain(void) {
         return cli_explain_toy();
     }
     const char *after = cli_text("after", "autocast");
-    question q = {.after = mz_pass_find(after)};
+    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
+    CLI_AUTO(close_question) question q = {.after = mz_pass_find(after)};
     char names[160];
     if (q.after == NULL)
         return cli_wrong("--after %s: it must be one of %s", after, mz_pass_names(names, sizeof names));
-    mezzo_config *config;
     CLI_TRY(cli_integer("ranks", 2, 65536, 0, &q.ranks));
     CLI_TRY(cli_config(&config));
-    const int code = answer(config, &q);
-    mezzo_graph_free(q.graph);
-    mezzo_device_close(q.device);
-    mezzo_config_free(config);
-    return code;
+    return answer(config, &q);
 }

@@ -47,22 +47,22 @@ static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answ
     return MEZZO_OK;
 }
 
+static void free_graph(mezzo_graph **graph) {
+    mezzo_graph_free(*graph);
+}
+
 int cli_explain_toy(void) {
     mezzo_model_config model;
     mz_session_options session;
-    mezzo_graph *g = NULL;
+    CLI_AUTO(free_graph) mezzo_graph *g = NULL;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     answers all[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(precisions);
-    mezzo_status status = mezzo_model_defaults("toy", &model);
-    if (status == MEZZO_OK)
-        status = mz_session_usual(&model, 4, &session);
-    if (status == MEZZO_OK)
-        status = mz_session_graph(&session, &session.form, &g);
-    for (int p = 0; p < n && status == MEZZO_OK; p++)
-        status = answer(g, precisions[p], &all[p]);
-    mezzo_graph_free(g);
-    CLI_TRY(cli_code(status));
+    CLI_DO(mezzo_model_defaults("toy", &model));
+    CLI_DO(mz_session_usual(&model, 4, &session));
+    CLI_DO(mz_session_graph(&session, &session.form, &g));
+    for (int p = 0; p < n; p++)
+        CLI_DO(answer(g, precisions[p], &all[p]));
     if (cli_has("json")) {
         json_t *o = json_object();
         for (int p = 0; p < n; p++) {

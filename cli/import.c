@@ -40,7 +40,7 @@ int cli_import(void) {
     mezzo_import_result r;
     (void)cli_interrupts(NULL);
     CLI_TRY(cli_integer("seq-len", 1, INT64_C(1) << 24, 0, &options.seq_len));
-    CLI_TRY(cli_code(mezzo_import(&options, &r)));
+    CLI_DO(mezzo_import(&options, &r));
     if (cli_has("json")) {
         json_t *o =
             json_pack("{so so}", "run", cli_json_text(options.out), "model", CLI_OBJECT(model_fields, &r.model));
@@ -103,7 +103,7 @@ int cli_export(void) {
                                           .shard_bytes = (int64_t)ceil(shard * 1e9)};
     mezzo_export_result r;
     (void)cli_interrupts(NULL);
-    CLI_TRY(cli_code(mezzo_export(&options, &r)));
+    CLI_DO(mezzo_export(&options, &r));
     if (cli_has("json")) {
         json_t *o = json_pack("{so so so}", options.gguf != NULL || options.onnx ? "file" : "folder",
                               cli_json_text(options.out), "checkpoint", cli_json_text(r.checkpoint), "model",

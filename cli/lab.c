@@ -247,11 +247,9 @@ static int overflow(void) {
     CLI_TRY(cli_integer("count", 0, STEPS, 12, &spiked));
     CLI_TRY(cli_integer("growth-interval", 1, 1000000, 10, &interval));
     CLI_TRY(cli_number("init-scale", 1e-6, 1e38, defaults.init_scale, &initial));
-    mezzo_device *device;
-    CLI_TRY(cli_code(mezzo_device_open("cpu", 1, &device)));
-    const mezzo_status status = mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS);
-    mezzo_device_close(device);
-    CLI_TRY(cli_code(status));
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    CLI_DO(mezzo_device_open("cpu", 1, &device));
+    CLI_DO(mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS));
     CLI_PLOT(mz_lab_draw_scale, rows, STEPS);
     if (cli_has("json"))
         return cli_json_print(json_pack("{s:o, s:o, s:{s:f, s:I}}", "softmax", softmax_json(), "scale",
@@ -276,13 +274,11 @@ static int clipping(void) {
     CLI_TRY(cli_number("value", 1e-6, 1e6, 0.25, &gradient));
     CLI_TRY(cli_number("max-norm", 1e-6, 1e6, 1, &max_norm));
     CLI_TRY(cli_number("init-scale", 1, 65536, 65536, &scale));
-    mezzo_device *device = NULL;
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
     mz_clip_order orders[2];
-    mezzo_status status = mezzo_device_open("cpu", 1, &device);
-    for (int i = 0; i < 2 && status == MEZZO_OK; i++)
-        status = mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]);
-    mezzo_device_close(device);
-    CLI_TRY(cli_code(status));
+    CLI_DO(mezzo_device_open("cpu", 1, &device));
+    for (int i = 0; i < 2; i++)
+        CLI_DO(mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]));
     if (cli_has("json"))
         return cli_json_print(json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
     cli_tell("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,

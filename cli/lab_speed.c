@@ -57,7 +57,7 @@ int cli_lab_speed(void) {
     mz_speed_result result;
     CLI_TRY(cli_precisions("precision", "fp32,bf16,fp16", o.precisions, MZ_SPEED_MOST, &o.n_precisions));
     CLI_TRY(CLI_RANGES(ranges, &o));
-    CLI_TRY(cli_code(mz_speed_race(&o, rows, &result)));
+    CLI_DO(mz_speed_race(&o, rows, &result));
     CLI_PLOT(mz_lab_draw_speed, rows, o.n_precisions, &result);
     line lines[MZ_SPEED_MOST];
     const size_t n = (size_t)o.n_precisions;

@@ -335,27 +335,23 @@ static mezzo_status draw(const char *folder, const char *name, const asked *a) {
 }
 
 static int planned(asked *a) {
-    int code = CLI_DONE;
-    mezzo_status status = settle_precisions(&a->plan);
-    if (status == MEZZO_OK)
-        status = mz_memory_plan_rows(&a->plan);
-    if (status == MEZZO_OK && a->plan.n_rows == 0)
+    CLI_DO(settle_precisions(&a->plan));
+    CLI_DO(mz_memory_plan_rows(&a->plan));
+    if (a->plan.n_rows == 0)
         return cli_wrong("--master %s: only bf16 supports it", cli_text("master", ""));
-    if (status == MEZZO_OK)
-        status = mz_memory_plan_savings(&a->plan);
-    CLI_TRY(cli_code(status));
+    CLI_DO(mz_memory_plan_savings(&a->plan));
     CLI_PLOT(draw, a);
     if (cli_has("json")) {
-        code = cli_json_print(plan_json(a));
+        CLI_TRY(cli_json_print(plan_json(a)));
     } else {
         print_plan(a);
         print_savings(a);
     }
-    if (code != CLI_DONE || mz_memory_fits(&a->plan))
-        return code;
+    if (mz_memory_fits(&a->plan))
+        return CLI_DONE;
     fflush(stdout);
-    status = print_none(a);
-    return status == MEZZO_OK ? CLI_CHECK_FAILED : cli_error(status);
+    CLI_DO(print_none(a));
+    return CLI_CHECK_FAILED;
 }
 
 static int by_formula(void) {
@@ -375,11 +371,15 @@ static int by_formula(void) {
     return CLI_DONE;
 }
 
+static void close_plan(asked *a) {
+    mezzo_device_close(a->plan.device);
+}
+
 int cli_memory(void) {
     if (cli_has("params"))
         return by_formula();
-    asked a = {.plan = {.measure = cli_has("measure")}};
-    mezzo_config *config;
+    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
+    CLI_AUTO(close_plan) asked a = {.plan = {.measure = cli_has("measure")}};
     double limit = 0;
     CLI_TRY(cli_precisions("precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions));
     CLI_TRY(parse_rows(&a));
@@ -388,9 +388,6 @@ int cli_memory(void) {
     CLI_TRY(parse_ranks(&a));
     CLI_TRY(cli_config(&config));
     a.plan.limit = (size_t)limit;
-    const mezzo_status status = read_session(&a, config);
-    const int code = status == MEZZO_OK ? planned(&a) : cli_error(status);
-    mezzo_device_close(a.plan.device);
-    mezzo_config_free(config);
-    return code;
+    CLI_DO(read_session(&a, config));
+    return planned(&a);
 }

@@ -306,35 +306,39 @@ mezzo_status cli_set_defaults(mezzo_config *config) {
     return MEZZO_OK;
 }
 
+void cli_free_config(mezzo_config **config) {
+    mezzo_config_free(*config);
+}
+
+void cli_close_device(mezzo_device **device) {
+    mezzo_device_close(*device);
+}
+
+void cli_free_block(void *at) {
+    void *block;
+    memcpy(&block, at, sizeof block);
+    mz_free(block);
+}
+
 int cli_open_device(const char *initial, mezzo_device **out) {
     int64_t threads;
-    CLI_TRY(cli_integer("threads", 0, 1024, 0, &threads));
+    CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
     return cli_code(mezzo_device_open(cli_text("device", initial), (int)threads, out));
 }
 
 int cli_config(mezzo_config **out) {
-    mezzo_config *config = NULL;
-    mezzo_status status = mezzo_config_create(&config);
     const char *recipe = cli_text("recipe", NULL);
     char path[4096];
+    CLI_DO(mezzo_config_create(out));
     if (recipe != NULL) {
-        int code = cli_recipe_path(recipe, path, sizeof path);
-        if (code != CLI_DONE) {
-            mezzo_config_free(config);
-            return code;
-        }
-        status = mezzo_config_load(config, path);
+        CLI_TRY(cli_recipe_path(recipe, path, sizeof path));
+        CLI_DO(mezzo_config_load(*out, path));
     }
-    for (int i = 0; i < cli_line.n_given && status == MEZZO_OK; i++)
+    for (int i = 0; i < cli_line.n_given; i++)
         if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, "config") == 0)
-            status = mezzo_config_load(config, cli_line.given[i].value);
-    for (int i = 0; i < cli_line.n_given && status == MEZZO_OK; i++)
+            CLI_DO(mezzo_config_load(*out, cli_line.given[i].value));
+    for (int i = 0; i < cli_line.n_given; i++)
         if (cli_line.given[i].config)
-            status = set_key(config, &cli_line.given[i]);
-    if (status != MEZZO_OK) {
-        mezzo_config_free(config);
-        return cli_error(status);
-    }
-    *out = config;
+            CLI_DO(set_key(*out, &cli_line.given[i]));
     return CLI_DONE;
 }

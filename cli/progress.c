@@ -34,8 +34,13 @@ void cli_progress_end(void) {
     screen.drawn = false;
 }
 
-void cli_progress_line(const char *line, bool must) {
+void cli_progress_line(bool must, const char *fmt, ...) {
     const double t = mz_seconds();
+    char line[LINE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
     if (screen.quiet || (!must && !screen.all && t - screen.told < (screen.bar ? REDRAW_SECONDS : LINE_SECONDS)))
         return;
     screen.told = t;
@@ -99,7 +104,7 @@ void cli_progress_work(const char *what, int64_t done, int64_t total) {
     if (!isnan(left))
         cli_add(line, LINE_BYTES, "  %s left", cli_duration(left).text);
     if (n_works > 0)
-        cli_progress_line(line, false);
+        cli_progress_line(false, "%s", line);
 }
 
 // --- training ------------------------------------------------------------------------------------------------------
@@ -144,7 +149,7 @@ static void show_step(const mezzo_progress *now) {
         cli_add(line, LINE_BYTES, "] %3.0f%% ", 100 * part);
     }
     describe(line, now);
-    cli_progress_line(line, !screen.bar || !screen.drawn || now->step == now->steps);
+    cli_progress_line(!screen.bar || !screen.drawn || now->step == now->steps, "%s", line);
 }
 
 // Prints sampled text, which may contain anything: control characters must not control the terminal.

@@ -28,11 +28,6 @@ bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t s
 }
 
 // --- recipes -------------------------------------------------------------------------------------------------------
-static bool find_folder(char *folder, size_t size) {
-    static const char *const places[] = {"../share/mezzo/recipes", "../../recipes", "../recipes"};
-    return cli_find_folder(places, MZ_COUNT(places), folder, size);
-}
-
 static const char suffix[] = ".yaml";
 
 // Shortens "NAME.yaml" to "NAME"; returns false for other files.
@@ -43,50 +38,44 @@ static bool cut_suffix(char *name) {
     return is;
 }
 
-static int list_names(const char *folder, char ***names, size_t *n) {
-    size_t kept = 0;
-    mezzo_status status = mz_dir_list(folder, names, n);
-    if (status != MEZZO_OK)
-        return cli_error(status);
-    for (size_t i = 0; i < *n; i++)
-        if (cut_suffix((*names)[i])) {
-            char *name = (*names)[i];
-            (*names)[i] = (*names)[kept];
-            (*names)[kept++] = name;
-        }
-    for (size_t i = kept; i < *n; i++)
-        (*names)[i][0] = '\0';
+typedef struct recipes {
+    char folder[4096 + 64], **names; // of each recipe, without the suffix
+    size_t n;
+} recipes;
+
+static void free_recipes(recipes *r) {
+    mz_dir_list_free(r->names, r->n);
+}
+
+static int list_recipes(recipes *r) {
+    static const char *const places[] = {"../share/mezzo/recipes", "../../recipes", "../recipes"};
+    size_t all, kept = 0;
+    if (!cli_find_folder(places, MZ_COUNT(places), r->folder, sizeof r->folder))
+        return cli_wrong("no recipes next to this command: install Mezzo, or give a file with --config");
+    CLI_DO(mz_dir_list(r->folder, &r->names, &all));
+    for (size_t i = 0; i < all; i++)
+        if (cut_suffix(r->names[i]))
+            r->names[kept++] = r->names[i];
+        else
+            mz_free(r->names[i]);
+    r->n = kept;
     return CLI_DONE;
 }
 
-static int no_folder(void) {
-    return cli_wrong("no recipes next to this command: install Mezzo, or give a file with --config");
-}
-
 int cli_recipe_path(const char *name, char *path, size_t size) {
-    char folder[4096 + 64], **names;
-    size_t n, whole = 0;
-    if (!find_folder(folder, sizeof folder))
-        return no_folder();
-    if (list_names(folder, &names, &n) != CLI_DONE)
-        return CLI_FAILED;
-    while (whole < n && names[whole][0] != '\0')
-        whole++;
-    const bool found = MZ_INDEX_WORD(names, whole, name) < whole;
-    const char *near = mz_nearest(name, (const char *const *)names, whole);
-    int code = CLI_DONE;
-    if (found)
-        snprintf(path, size, "%.3800s/%.200s%s", folder, name, suffix);
-    else
-        code = cli_wrong("there is no recipe \"%s\"%s%s%s", name, near != NULL ? "; did you mean \"" : "",
+    CLI_AUTO(free_recipes) recipes r = {.names = NULL};
+    CLI_TRY(list_recipes(&r));
+    const char *const *names = (const char *const *)r.names, *near = mz_nearest(name, names, r.n);
+    if (MZ_INDEX_WORD(r.names, r.n, name) == r.n)
+        return cli_wrong("there is no recipe \"%s\"%s%s%s", name, near != NULL ? "; did you mean \"" : "",
                          near != NULL ? near : "", near != NULL ? "\"?" : "; mezzo recipes lists them");
-    mz_dir_list_free(names, n);
-    return code;
+    snprintf(path, size, "%.3800s/%.200s%s", r.folder, name, suffix);
+    return CLI_DONE;
 }
 
 // --- output ---------------------------------------------------------------------------------------------------------
 typedef struct told {
-    char name[64], reproduces[256], data[256], device[160], time[160], reached[256];
+    char name[256], reproduces[256], data[256], device[256], time[256], reached[256];
 } told;
 
 static const cli_field fields[] = {
@@ -95,10 +84,10 @@ static const cli_field fields[] = {
     {CLI_FIELD(told, time), "time", "time"}, {CLI_FIELD(told, reached), "reached", "reached"},
 };
 
-static void copy(const mz_yaml_node *recipe, const char *key, char *out, size_t size) {
+static void copy(const mz_yaml_node *recipe, const char *key, char out[256]) {
     const mz_yaml_node *node = mz_yaml_get(recipe, key);
     if (out[0] == '\0' && node != NULL && node->kind == MZ_YAML_SCALAR)
-        snprintf(out, size, "%s", node->text);
+        snprintf(out, 256, "%s", node->text);
 }
 
 // Reads a recipe's own description; its base has the parts that it leaves out.
@@ -107,11 +96,8 @@ static mezzo_status describe(const char *folder, const char *name, int depth, to
     MEZZO_TRY(mz_yaml_load(mz_path_of("%s/%s%s", folder, name, suffix).text, &yaml));
     const mz_yaml_node *recipe = mz_yaml_get(mz_yaml_root(yaml), "recipe"),
                        *base = mz_yaml_get(mz_yaml_root(yaml), "base");
-    copy(recipe, "reproduces", out->reproduces, sizeof out->reproduces);
-    copy(recipe, "data", out->data, sizeof out->data);
-    copy(recipe, "device", out->device, sizeof out->device);
-    copy(recipe, "time", out->time, sizeof out->time);
-    copy(recipe, "reached", out->reached, sizeof out->reached);
+    for (size_t i = 1; i < MZ_COUNT(fields); i++) // all but the name
+        copy(recipe, fields[i].key, (char *)out + fields[i].offset);
     char next[64] = "";
     if (base != NULL && base->kind == MZ_YAML_SCALAR)
         snprintf(next, sizeof next, "%s", base->text);
@@ -131,19 +117,13 @@ static int tell(const told *all, size_t n) {
 }
 
 int cli_recipes(void) {
-    char folder[4096 + 64], **names;
-    size_t n, k = 0;
-    if (!find_folder(folder, sizeof folder))
-        return no_folder();
-    CLI_TRY(list_names(folder, &names, &n));
-    told *all = mz_alloc(n + 1, sizeof *all);
-    mezzo_status status = all == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
-    for (size_t i = 0; i < n && names[i][0] != '\0' && status == MEZZO_OK; i++) {
-        snprintf(all[k].name, sizeof all[k].name, "%s", names[i]);
-        status = describe(folder, names[i], 0, &all[k++]);
+    CLI_AUTO(free_recipes) recipes r = {.names = NULL};
+    CLI_AUTO(cli_free_block) told *all = NULL;
+    CLI_TRY(list_recipes(&r));
+    CLI_DO(MZ_NEW(all, r.n + 1));
+    for (size_t i = 0; i < r.n; i++) {
+        snprintf(all[i].name, sizeof all[i].name, "%s", r.names[i]);
+        CLI_DO(describe(r.folder, r.names[i], 0, &all[i]));
     }
-    const int code = status == MEZZO_OK ? tell(all, k) : cli_error(status);
-    mz_free(all);
-    mz_dir_list_free(names, n);
-    return code;
+    return tell(all, r.n);
 }

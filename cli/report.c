@@ -83,7 +83,7 @@ int cli_plot_parse(cli_plot *plot) {
 }
 
 int cli_plotted(mezzo_status status, const cli_plot *plot) {
-    CLI_TRY(cli_code(status));
+    CLI_DO(status);
     fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", cli_show(plot->name).text, cli_show(plot->name).text,
             cli_show(plot->name).text, cli_show(plot->folder).text);
     return CLI_DONE;

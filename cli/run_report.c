@@ -16,7 +16,7 @@ static int write_page(const mz_run_log *logs, int n, const char *out) {
     mz_text html = {0};
     html.status = mz_run_page(logs, n, title, &html);
     const cli_short bytes = cli_bytes((double)html.len);
-    CLI_TRY(cli_code(mz_text_save(&html, out)));
+    CLI_DO(mz_text_save(&html, out));
     const bool piped = strcmp(out, CLI_STDOUT) == 0;
     fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
             piped ? "standard output" : cli_show(out).text, bytes.text);
@@ -27,7 +27,7 @@ static int read_run(const char *operand, mz_run_log *log) {
     mz_path folder = mz_path_of("%s", operand);
     for (size_t k = strlen(folder.text); k > 1 && folder.text[k - 1] == '/'; k--)
         folder.text[k - 1] = '\0';
-    CLI_TRY(cli_code(mz_run_log_open(folder.text, NULL, log)));
+    CLI_DO(mz_run_log_open(folder.text, NULL, log));
     if (log->records == 0)
         return cli_wrong("%s: no metrics.jsonl with records in it: is it a run folder of mezzo train?", operand);
     return CLI_DONE;
@@ -42,23 +42,26 @@ static int write_pages(const mz_run_log *logs, int n) {
     return CLI_DONE;
 }
 
+typedef struct runs {
+    mz_run_log logs[RUNS_MAX];
+} runs;
+
+static void free_runs(runs *r) {
+    for (int i = 0; i < RUNS_MAX; i++)
+        mz_run_log_free(&r->logs[i]);
+}
+
 int cli_report(void) {
-    mz_run_log logs[RUNS_MAX] = {{0}};
-    int n = 0, code = CLI_DONE;
-    bool compare = cli_has("compare");
-    if (cli_line.n_operands == 0)
+    CLI_AUTO(free_runs) runs r = {.logs = {{0}}};
+    const bool compare = cli_has("compare");
+    const int n = cli_line.n_operands;
+    if (n == 0)
         return cli_wrong("name a run folder: mezzo report runs/mezzo");
-    if (compare && cli_line.n_operands == 1)
+    if (compare && n == 1)
         return cli_wrong("--compare: name at least two run folders");
-    if (!compare && cli_line.n_operands > 1 && cli_has("out"))
+    if (!compare && n > 1 && cli_has("out"))
         return cli_wrong("--out names one file: give one run, or --compare them on one page");
-    while (n < cli_line.n_operands && code == CLI_DONE) {
-        code = read_run(cli_line.operands[n], &logs[n]);
-        n++;
-    }
-    if (code == CLI_DONE)
-        code = write_pages(logs, n);
     for (int i = 0; i < n; i++)
-        mz_run_log_free(&logs[i]);
-    return code;
+        CLI_TRY(read_run(cli_line.operands[i], &r.logs[i]));
+    return write_pages(r.logs, n);
 }

@@ -115,7 +115,7 @@ static int sample_pictures(void) {
                        "top-p"));
     CLI_TRY(CLI_RANGES(picture_ranges, &options));
     const mezzo_hooks hooks = {.stop = cli_interrupts(NULL)};
-    CLI_TRY(cli_code(mezzo_run_predict(&options, &hooks, &s.result)));
+    CLI_DO(mezzo_run_predict(&options, &hooks, &s.result));
     return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
 }
 

@@ -63,14 +63,14 @@ static int parse(bool images, mz_sweep_options *o) {
     o->repeats.least = 3;
     o->repeats.stop = cli_interrupts(NULL);
     o->path = cli_text("out", "full_data.csv");
-    o->commit = getenv("MEZZO_COMMIT");
+    o->commit = cli_commit();
     return strcmp(o->path, "-") != 0 ? CLI_DONE
                                      : cli_wrong("--out -: sweep appends rows and reads them again: name a file");
 }
 
 static void show(void *user, const mz_sweep_progress *p) {
     watch *w = user;
-    char line[512], text[256];
+    char text[256];
     w->done = p->done;
     w->total = p->total;
     w->seconds = p->seconds;
@@ -88,13 +88,13 @@ static void show(void *user, const mz_sweep_progress *p) {
     const cli_short left = cli_duration(p->seconds_left);
     mz_key_text(&p->row->key, "", text, sizeof text);
     if (isnan(p->step_ms))
-        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left.text,
-                 p->row->prec, text);
+        cli_progress_line(true, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left.text, p->row->prec,
+                          text);
     else
-        snprintf(line, sizeof line, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left.text,
-                 p->row->prec, text, p->step_ms, cli_count(p->row->tps).text, w->unit,
-                 strcmp(p->row->rung, "base") != 0 ? ", " : "", strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
-    cli_progress_line(line, true);
+        cli_progress_line(true, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left.text,
+                          p->row->prec, text, p->step_ms, cli_count(p->row->tps).text, w->unit,
+                          strcmp(p->row->rung, "base") != 0 ? ", " : "",
+                          strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
 }
 
 static const cli_field fields[] = {
@@ -124,8 +124,8 @@ static int print_result(const mz_sweep_options *o, const watch *w) {
 }
 
 int cli_sweep(void) {
+    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
     mezzo_model_config model;
-    mezzo_device *device;
     const char *family = mezzo_model_defaults("glm4_moe", &model) == MEZZO_OK ? "glm4_moe" : "gpt2";
     mz_sweep_options o = {.family = cli_text("family", family)};
     if (mezzo_model_defaults(o.family, &model) != MEZZO_OK)
@@ -139,6 +139,5 @@ int cli_sweep(void) {
     const int code = status == MEZZO_OK ? print_result(&o, &w) : cli_error(status);
     if (status == MEZZO_ERR_INTERRUPTED)
         fprintf(stderr, "run the same command to continue\n");
-    mezzo_device_close(device);
     return code;
 }

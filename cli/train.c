@@ -205,21 +205,20 @@ static const cli_field bisect_fields[] = {
 // Runs --bisect-nan: returns 0 where every step is good, 1 where one is not.
 static int bisect(const mezzo_config *config, const mezzo_hooks *hooks) {
     mezzo_bisect_result r;
-    int code = CLI_DONE;
     mezzo_status status = mezzo_run_bisect(config, hooks, &r);
     cli_progress_end();
     if (status == MEZZO_ERR_INTERRUPTED) {
         cli_wrong("%s", mezzo_error_message());
         return CLI_INTERRUPTED;
     }
-    CLI_TRY(cli_code(status));
+    CLI_DO(status);
     if (cli_has("json"))
-        code = cli_json_print(CLI_OBJECT(bisect_fields, &r));
+        CLI_TRY(cli_json_print(CLI_OBJECT(bisect_fields, &r)));
     else if (r.found)
         printf("%s\n", r.text);
     else
         printf("every step from %lld to %lld is good\n", (long long)r.first_step + 1, (long long)r.last_step);
-    return code == CLI_DONE && r.found ? CLI_CHECK_FAILED : code;
+    return r.found ? CLI_CHECK_FAILED : CLI_DONE;
 }
 
 static bool names_model(void) {
@@ -298,7 +297,7 @@ static int train(const mezzo_config *config, const mezzo_hooks *hooks) {
     }
     if (status != MEZZO_OK && *result.checkpoint != '\0')
         fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
-    CLI_TRY(cli_code(status));
+    CLI_DO(status);
     if (cli_has("json")) {
         json_t *o = json_object();
         json_object_set_new(o, "run", cli_json_text(folder));
@@ -317,11 +316,11 @@ static int train_or_bisect(mezzo_config *config) {
     CLI_TRY(catch_saves());
     if (w.quiet)
         mezzo_log_set(cli_log_quietly, NULL);
-    CLI_TRY(cli_code(resume_where_it_is(config)));
+    CLI_DO(resume_where_it_is(config));
     if (cli_given_key("model.name") == NULL && *cli_key(config, "train.resume") != '\0')
-        CLI_TRY(cli_code(mz_config_find_graph(config)));
-    CLI_TRY(cli_code(choose_model(config)));
-    CLI_TRY(cli_code(mz_init_import(config)));
+        CLI_DO(mz_config_find_graph(config));
+    CLI_DO(choose_model(config));
+    CLI_DO(mz_init_import(config));
 #ifdef MEZZO_INJECT
     mz_inject_next(cli_text("inject", NULL));
 #endif
@@ -329,9 +328,7 @@ static int train_or_bisect(mezzo_config *config) {
 }
 
 int cli_train(void) {
-    mezzo_config *config;
+    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
     CLI_TRY(cli_config(&config));
-    const int code = train_or_bisect(config);
-    mezzo_config_free(config);
-    return code;
+    return train_or_bisect(config);
 }

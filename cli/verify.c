@@ -8,26 +8,17 @@
 #include "io/json.h"
 #include "study/measure/verify.h"
 
-// Without a configuration, verify trains a GPT on characters whose activations are larger than its weights, so that
-// most of the memory depends on the precision. Batches have 64 rows, because in small ones fp32 masters, gradients and
-// moments, which both runs have, hide the difference.
-static mezzo_status set_defaults(mezzo_config *config) {
-    const bool has_file = cli_has("config"); // the file says what is trained
-    return has_file ? MEZZO_OK : cli_set_defaults(config);
-}
-
 // Shows progress. user: the result, whose precision is known before the first step.
 static void show(void *user, const mz_verify_progress *p) {
     const mz_verify_result *r = user;
-    char losses[96] = "", line[256];
+    char losses[96] = "";
     for (int i = 0; i < 2; i++)
         if (isfinite(p->loss[i]))
             cli_add(losses, sizeof losses, "%s %s %.4f", i > 0 && losses[0] ? "," : "",
                     mezzo_precision_name(i == 0 ? r->baseline : r->precision), p->loss[i]);
-    snprintf(line, sizeof line, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds, (long long)p->step,
-             (long long)p->steps, losses[0] ? "  loss" : "", losses, cli_duration(p->seconds).text,
-             cli_duration(p->seconds_left).text);
-    cli_progress_line(line, p->step == p->steps);
+    cli_progress_line(p->step == p->steps, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds,
+                      (long long)p->step, (long long)p->steps, losses[0] ? "  loss" : "", losses,
+                      cli_duration(p->seconds).text, cli_duration(p->seconds_left).text);
 }
 
 static json_t *report_json(const mz_verify_options *o, const mz_verify_result *r) {
@@ -59,9 +50,22 @@ static int tell(const mz_verify_options *o, const mz_verify_result *r, const cha
     return cli_print_made(&t);
 }
 
-// Parses the options of one mode, which the other mode refuses.
-static int parse_matched(mz_verify_options *o) {
+static const cli_range ranges[] = {
+    {CLI_FIELD(mz_verify_options, within), "within", 0, 1, 0.01},
+    {CLI_FIELD(mz_verify_options, minutes), "minutes", 0, 1e6, 0},
+    {CLI_FIELD(mz_verify_options, least_speedup), "min-speedup", 0, 1e6, 1.5},
+    {CLI_FIELD(mz_verify_options, least_memory_percent), "min-memory-reduction", -1e6, 100, 40},
+    {CLI_FIELD(mz_verify_options, most_accuracy_difference), "max-accuracy-difference", 0, 1, 0.01},
+    {CLI_FIELD(mz_verify_options, level), "level", 0.5, 0.9999, 0.95},
+};
+
+// Parses the options; each mode refuses those of the other one.
+static int parse(mz_verify_options *o) {
+    int64_t seeds = 0;
     int n = 0;
+    o->matched = cli_has("matched");
+    CLI_TRY(cli_integer("seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds));
+    o->seeds = (int)seeds;
     if (o->matched)
         CLI_TRY(CLI_REFUSE("is a requirement, and there are none with --matched", "min-speedup", "min-memory-reduction",
                            "max-accuracy-difference"));
@@ -70,20 +74,7 @@ static int parse_matched(mz_verify_options *o) {
     o->baseline = MEZZO_PRECISION_FP32;
     if (cli_has("baseline"))
         CLI_TRY(cli_precisions("baseline", "", &o->baseline, 1, &n));
-    CLI_TRY(cli_number("within", 0, 1, 0.01, &o->within));
-    return cli_number("minutes", 0, 1e6, 0, &o->minutes);
-}
-
-static int parse(mz_verify_options *o) {
-    int64_t seeds = 0;
-    o->matched = cli_has("matched");
-    CLI_TRY(cli_integer("seeds", 1, MZ_VERIFY_SEEDS, o->matched ? 8 : 3, &seeds));
-    o->seeds = (int)seeds;
-    CLI_TRY(parse_matched(o));
-    CLI_TRY(cli_number("min-speedup", 0, 1e6, 1.5, &o->least_speedup));
-    CLI_TRY(cli_number("min-memory-reduction", -1e6, 100, 40, &o->least_memory_percent));
-    CLI_TRY(cli_number("max-accuracy-difference", 0, 1, 0.01, &o->most_accuracy_difference));
-    return cli_number("level", 0.5, 0.9999, 0.95, &o->level);
+    return CLI_RANGES(ranges, o);
 }
 
 static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
@@ -95,11 +86,8 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
 static int transfer(const mz_verify_options *o, const int64_t *widths, int n, mz_verify_result *r) {
     mz_transfer t;
     mz_text text = {0};
-    mezzo_status status = set_defaults(o->config);
-    if (status == MEZZO_OK)
-        status = mz_transfer_find(o, widths, n, show, r, &t, r);
+    CLI_DO(mz_transfer_find(o, widths, n, show, r, &t, r));
     cli_progress_end();
-    CLI_TRY(cli_code(status));
     const bool json = cli_has("json");
     if (!json)
         mz_transfer_text(&t, o, r, &text);
@@ -109,35 +97,38 @@ static int transfer(const mz_verify_options *o, const int64_t *widths, int n, mz
 
 static int verify(const mz_verify_options *o, mz_verify_result *r) {
     const char *folder = cli_text("out", "verify");
-    char *command = cli_command_line();
-    mezzo_status status = command != NULL ? set_defaults(o->config) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mz_verify(o, show, r, r);
+    CLI_AUTO(cli_free_block) char *command = cli_command_line();
+    if (command == NULL)
+        return cli_error(MEZZO_ERR_MEMORY);
+    CLI_DO(mz_verify(o, show, r, r));
     cli_progress_end();
-    if (status == MEZZO_OK)
-        status = write_reports(folder, o, r, command);
-    mz_free(command);
-    CLI_TRY(cli_code(status));
+    CLI_DO(write_reports(folder, o, r, command));
     CLI_TRY(tell(o, r, folder));
     return passed(o, r) ? CLI_DONE : CLI_CHECK_FAILED;
 }
 
+static void free_result(mz_verify_result **r) {
+    if (*r != NULL)
+        mz_verify_free(*r);
+    mz_free(*r);
+}
+
 int cli_verify(void) {
+    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
+    CLI_AUTO(free_result) mz_verify_result *r = NULL;
     mz_verify_options o = {.stop = cli_interrupts(NULL)};
     int64_t widths[MZ_TRANSFER_WIDTHS];
-    int n_widths = 0, code;
+    int n_widths = 0;
     CLI_TRY(parse(&o));
     if (cli_has("transfer")) // widths below the model's own
         CLI_TRY(cli_integers("transfer", "", INT64_MAX, MZ_TRANSFER_WIDTHS, widths, &n_widths));
-    CLI_TRY(cli_config(&o.config));
-    mz_verify_result *r = mz_alloc(1, sizeof *r);
-    if (r == NULL)
-        code = cli_error(MEZZO_ERR_MEMORY);
-    else
-        code = n_widths > 0 ? transfer(&o, widths, n_widths, r) : verify(&o, r);
-    if (r != NULL)
-        mz_verify_free(r);
-    mz_free(r);
-    mezzo_config_free(o.config);
-    return code;
+    CLI_TRY(cli_config(&config));
+    // Without a file that says what is trained, verify trains a GPT on characters whose activations are larger than its
+    // weights, in batches of 64 rows: in small ones fp32 masters, gradients and moments, which both runs have, hide the
+    // difference in memory.
+    if (!cli_has("config"))
+        CLI_DO(cli_set_defaults(config));
+    CLI_DO(MZ_NEW(r, 1));
+    o.config = config;
+    return n_widths > 0 ? transfer(&o, widths, n_widths, r) : verify(&o, r);
 }

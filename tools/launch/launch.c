@@ -582,7 +582,7 @@ int cli_launch(void) {
         CLI_TRY(cli_save_signals(ranks_option("signal", "signal"), &saves));
     job j = {.n = (int)n, .listener = -1, .tell = {-1, -1}};
     CLI_TRY(look_at_devices(&j));
-    CLI_TRY(cli_code(MZ_NEW(j.ranks, n)));
+    CLI_DO(MZ_NEW(j.ranks, n));
     catch_signals();
     const int code = run_with_restarts(&j, (int)restarts, (int)least);
     mz_free(j.ranks);

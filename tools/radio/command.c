@@ -33,7 +33,7 @@ int cli_data_radio(void) {
         return cli_wrong("--maps is missing: the number of cities");
     if (options.out == NULL)
         return cli_wrong("--out is missing: the folder to create");
-    CLI_TRY(cli_code(mz_radio_write(&options, cli_interrupts(NULL), &s.written)));
+    CLI_DO(mz_radio_write(&options, cli_interrupts(NULL), &s.written));
     if (cli_has("json"))
         return cli_json_print(CLI_OBJECT(fields, &s));
     printf("%s: %s cit%s with %lld transmitter%s each, %.0f %% built up, in %.1f s\n", cli_show(s.folder).text,
