@@ -79,6 +79,17 @@ static __device__ __noinline__ uint2 mark_infinities(uint4 x, uint2 fp8, bool e4
     return make_uint2(word[0], word[1]);
 }
 
+// The codes of eight numbers; `amax` grows to their largest magnitude. `same`: the numbers again, in FP32 where they
+// are at hand.
+template <class SAME>
+__device__ __forceinline__ uint2 to_fp8(uint4 x, const SAME &same, float inverse, bool e4m3, uint32_t &amax) {
+    amax = larger(amax, x);
+    uint2 fp8 = finite_fp8(same, inverse, e4m3);
+    if (__builtin_expect(reaches(amax, BF16_INFINITY), 0))
+        fp8 = mark_infinities(x, fp8, e4m3);
+    return fp8;
+}
+
 // --- activations ---------------------------------------------------------------------------------------------------
 // Magnitudes from which on activation.cuh's own functions are taken: products would overflow, or the reciprocal be less
 // than a normal number.

@@ -61,23 +61,33 @@ __device__ __forceinline__ void turn_run(const uint8_t *from, int pitch, uint8_t
         *reinterpret_cast<uint4 *>(to + k * stride) = make_uint4(runs[k][0], runs[k][1], runs[k][2], runs[k][3]);
 }
 
-// 8 numbers as two words of codes; `amax` grows to the bits of their largest magnitude, a
-// NaN's above infinity's.
-__device__ __forceinline__ uint2 to_fp8(const float v[8], float inverse, bool e4m3, uint32_t &amax) {
-    uint32_t w[2] = {0, 0}, largest = 0;
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        largest = max(largest, __float_as_uint(v[k]) & 0x7FFFFFFFu);
-    amax = max(amax, largest);
+// The code of one number.
+__device__ __forceinline__ uint8_t to_fp8(float x, float inverse, bool e4m3) {
+    return static_cast<uint8_t>(isinf(x) ? infinite_fp8(x, e4m3) : to_eights(x * inverse, 0, e4m3));
+}
+
+// 8 numbers, each times its inverse(k), as two words of codes. infinite: one of them may be so.
+template <class F> __device__ __forceinline__ uint2 to_fp8(const float v[8], F inverse, bool e4m3, bool infinite) {
+    uint32_t w[2] = {0, 0};
 #pragma unroll
     for (int k = 0; k < 8; k += 2)
-        w[k / 4] |= to_eights(v[k] * inverse, v[k + 1] * inverse, e4m3) << (k % 4 * 8);
-    if (largest >= 0x7F800000u)
+        w[k / 4] |= to_eights(v[k] * inverse(k), v[k + 1] * inverse(k + 1), e4m3) << (k % 4 * 8);
+    if (infinite)
 #pragma unroll
         for (int k = 0; k < 8; k++)
             if (isinf(v[k]))
                 w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_fp8(v[k], e4m3) << (k % 4 * 8);
     return make_uint2(w[0], w[1]);
+}
+// `amax` grows to the bits of their largest magnitude, a NaN's above infinity's.
+__device__ __forceinline__ uint2 to_fp8(const float v[8], float inverse, bool e4m3, uint32_t &amax) {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        largest = max(largest, __float_as_uint(v[k]) & 0x7FFFFFFFu);
+    amax = max(amax, largest);
+    return to_fp8(
+        v, [&](int) { return inverse; }, e4m3, largest >= 0x7F800000u);
 }
 
 // Records the largest of a block's numbers; all threads of the block call it at the block's end.

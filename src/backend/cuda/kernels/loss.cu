@@ -45,8 +45,7 @@ static logit_rows rows_of(const mz_call *call, const mz_tensor *logits, const mz
             .first_row = call->attrs.first_row};
 }
 
-// A row of logits starts anywhere (an odd pitch), so a thread's vectors are aligned by element index and the row's ends
-// go one by one. Padding after a row is not read.
+// A row that starts anywhere: a thread's vectors are aligned by element index, and the row's ends go one by one.
 struct row_span {
     int64_t head_end, tail_start, end; // elements [start, head_end) and [tail_start, end) singly, vectors of 8 between
 };
@@ -55,6 +54,36 @@ __device__ __forceinline__ row_span span_of(int64_t start, int width) {
     int64_t end = start + width, head = (start + 7) / 8 * 8, tail = end / 8 * 8;
     row_span s = {head < end ? head : end, tail > head ? tail : (head < end ? head : end), end};
     return s;
+}
+
+enum { LOSS_UNROLL = 4, LOSS_BLOCK = 512 };
+
+// f(i, x) for the elements of a row from i on: x[8], with the loads of LOSS_UNROLL of them under way, and x[1].
+template <int T, class F>
+__device__ __forceinline__ void for_row(mz_cu_array row, int64_t start, const row_span &span, F f) {
+    const int lane = row_lane<T>();
+    for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
+        raw8 raw[LOSS_UNROLL];
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * T * 8 < span.tail_start)
+                raw[u] = fetch8(row, i + u * T * 8);
+#pragma unroll
+        for (int u = 0; u < LOSS_UNROLL; u++)
+            if (i + u * T * 8 < span.tail_start) {
+                float x[8];
+                widen8(raw[u], row.dtype, x);
+                f(i + u * T * 8, x);
+            }
+    }
+    const auto singly = [&](int64_t first, int64_t end) {
+        for (int64_t i = first + lane; i < end; i += T) {
+            float x[1] = {load1(row, i)};
+            f(i, x);
+        }
+    };
+    singly(start, span.head_end);
+    singly(span.tail_start, span.end);
 }
 
 // --- forward -------------------------------------------------------------------------------------------------------
@@ -110,44 +139,18 @@ template <bool CAP> __device__ __forceinline__ float cap_slope(float y, float ca
     return CAP ? 1 - y / cap * (y / cap) : 1;
 }
 
-enum { LOSS_UNROLL = 4, LOSS_BLOCK = 512 };
-
 template <int T, bool CAP> __global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_kernel(loss_args a) {
     __shared__ running shared[T / WARP];
     int lane = row_lane<T>();
     int64_t row = static_cast<int64_t>(blockIdx.x) * row_threads<T>::rows + row_in_block<T>();
     if (row >= a.rows)
         return;
-    const void *logits = a.logits.data;
-    int dtype = a.logits.dtype;
-    int64_t start = row * a.pitch;
-    row_span span = span_of(start, a.width);
+    const int64_t start = row * a.pitch;
     running r = {LEAST, 0};
-    for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
-        raw8 raw[LOSS_UNROLL];
-#pragma unroll
-        for (int u = 0; u < LOSS_UNROLL; u++)
-            if (i + u * T * 8 < span.tail_start)
-                raw[u] = fetch8(logits, dtype, i + u * T * 8);
-#pragma unroll
-        for (int u = 0; u < LOSS_UNROLL; u++)
-            if (i + u * T * 8 < span.tail_start) {
-                float x[8];
-                widen8(raw[u], dtype, x);
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    x[k] = capped<CAP>(x[k], a.cap);
-                take<8>(r, x);
-            }
-    }
-    for (int64_t i = start + lane; i < span.head_end; i += T) {
-        float x = capped<CAP>(load1(logits, dtype, i), a.cap);
-        take<1>(r, &x);
-    }
-    for (int64_t i = span.tail_start + lane; i < span.end; i += T) {
-        float x = capped<CAP>(load1(logits, dtype, i), a.cap);
-        take<1>(r, &x);
-    }
+    for_row<T>(a.logits, start, span_of(start, a.width), [&]<int N>(int64_t, float(&x)[N]) {
+        for_each<N>([&](int k) { x[k] = capped<CAP>(x[k], a.cap); });
+        take<N>(r, x);
+    });
     r = merge_warp(r);
     if (T > WARP) {
         if (lane % WARP == 0)
@@ -165,8 +168,7 @@ template <int T, bool CAP> __global__ void __launch_bounds__(row_threads<T>::blo
         a.lse[row] = lse;
     float term_of_row = 0;
     if (target != a.ignore_index)
-        term_of_row =
-            target < 0 || target >= a.width ? NAN : lse - capped<CAP>(load1(logits, dtype, start + target), a.cap);
+        term_of_row = target < 0 || target >= a.width ? NAN : lse - capped<CAP>(load1(a.logits, start + target), a.cap);
     a.terms[row] = term_of_row;
 }
 
@@ -260,24 +262,20 @@ __device__ __forceinline__ written begin(const gradient_args &) {
 __device__ __forceinline__ written begin(const code_args &a) {
     return {1 / *a.entry, 0}; // exact
 }
-__device__ __forceinline__ void put8(const gradient_args &a, int64_t i, const float x[8], written &) {
+__device__ __forceinline__ void put(const gradient_args &a, int64_t i, const float (&x)[8], written &) {
     store8(a.dx, i, x);
 }
-__device__ __forceinline__ void put8(const code_args &a, int64_t i, const float x[8], written &w) {
+__device__ __forceinline__ void put(const code_args &a, int64_t i, const float (&x)[8], written &w) {
     const uint4 z = pack8(x);
-    w.amax = larger(w.amax, z);
-    uint2 fp8 = finite_fp8(z, w.inverse, a.e4m3);
-    if (__builtin_expect(reaches(w.amax, BF16_INFINITY), 0))
-        fp8 = mark_infinities(z, fp8, a.e4m3);
-    *reinterpret_cast<uint2 *>(a.codes + i) = fp8;
+    *reinterpret_cast<uint2 *>(a.codes + i) = to_fp8(z, z, w.inverse, a.e4m3, w.amax);
 }
-__device__ __forceinline__ void put1(const gradient_args &a, int64_t i, float x, written &) {
-    store1(a.dx, i, x);
+__device__ __forceinline__ void put(const gradient_args &a, int64_t i, const float (&x)[1], written &) {
+    store1(a.dx, i, x[0]);
 }
-__device__ __forceinline__ void put1(const code_args &a, int64_t i, float x, written &w) {
-    const float z = round_to(x, MEZZO_BF16);
+__device__ __forceinline__ void put(const code_args &a, int64_t i, const float (&x)[1], written &w) {
+    const float z = round_to(x[0], MEZZO_BF16);
     w.amax = larger(w.amax, __float_as_uint(z) >> 16);
-    a.codes[i] = static_cast<uint8_t>(isinf(z) ? infinite_fp8(z, a.e4m3) : to_eights(z * w.inverse, 0, a.e4m3));
+    a.codes[i] = to_fp8(z, w.inverse, a.e4m3);
 }
 __device__ __forceinline__ void finish(const gradient_args &, const written &) {}
 __device__ __forceinline__ void finish(const code_args &a, const written &w) { // by all threads of a block
@@ -301,43 +299,22 @@ __global__ void __launch_bounds__(row_threads<T>::block) cross_entropy_dx_kernel
     if (!ignored && (target < 0 || target >= a.width))
         factor = NAN;
     written w = begin(a);
-    auto gradient = [&](float x, int64_t i) {
-        const float y = capped<CAP>(x, a.cap);
-        return ignored ? 0 : factor * cap_slope<CAP>(y, a.cap) * (expf(y - lse) - (i == at ? 1.0f : 0.0f));
-    };
-    for (int64_t i = span.head_end + lane * 8; i < span.tail_start; i += LOSS_UNROLL * T * 8) {
-        raw8 raw[LOSS_UNROLL];
-#pragma unroll
-        for (int u = 0; u < LOSS_UNROLL; u++)
-            if (i + u * T * 8 < span.tail_start)
-                raw[u] = fetch8(a.logits, i + u * T * 8);
-#pragma unroll
-        for (int u = 0; u < LOSS_UNROLL; u++) {
-            int64_t j = i + u * T * 8;
-            if (j >= span.tail_start)
-                break;
-            float x[8];
-            widen8(raw[u], a.logits.dtype, x);
-            if (!ignored && (at < j || at >= j + 8)) {
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    x[k] = capped<CAP>(x[k], a.cap);
-                    x[k] = factor * cap_slope<CAP>(x[k], a.cap) * expf(x[k] - lse);
-                }
-            } else {
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    x[k] = gradient(x[k], j + k);
-            }
-            put8(a, j, x, w);
-        }
-    }
-    for (int64_t i = start + lane; i < span.head_end; i += T)
-        put1(a, i, gradient(load1(a.logits, i), i), w);
-    for (int64_t i = span.tail_start + lane; i < span.end; i += T)
-        put1(a, i, gradient(load1(a.logits, i), i), w);
+    for_row<T>(a.logits, start, span, [&]<int N>(int64_t i, float(&x)[N]) {
+        if (!ignored && (at < i || at >= i + N))
+            for_each<N>([&](int k) {
+                x[k] = capped<CAP>(x[k], a.cap);
+                x[k] = factor * cap_slope<CAP>(x[k], a.cap) * expf(x[k] - lse);
+            });
+        else
+            for_each<N>([&](int k) {
+                const float y = capped<CAP>(x[k], a.cap);
+                x[k] = ignored ? 0 : factor * cap_slope<CAP>(y, a.cap) * (expf(y - lse) - (i + k == at ? 1.0f : 0.0f));
+            });
+        put(a, i, x, w);
+    });
+    const float nothing[1] = {0};
     for (int64_t i = span.end + lane; i < start + a.pitch; i += T)
-        put1(a, i, 0, w);
+        put(a, i, nothing, w);
     finish(a, w);
 }
 
@@ -405,23 +382,19 @@ __global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_arg
                                         from + (static_cast<int64_t>(i + u * LOSS_BLOCK) * pieces + p) * 16, 16);
         __pipeline_commit();
     }
+    const auto row_at = [&](int i) { return raw8{kept[i], pieces == 2 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)}; };
     running r = {LEAST, 0};
     for (int i = lane; i < vectors; i += LOSS_UNROLL * LOSS_BLOCK) {
         wait_for_all_but(--groups);
 #pragma unroll
         for (int u = 0; u < LOSS_UNROLL; u++)
             if (i + u * LOSS_BLOCK < vectors) {
-                raw8 raw = {kept[i + u * LOSS_BLOCK],
-                            pieces == 2 ? kept[vectors + i + u * LOSS_BLOCK] : make_uint4(0, 0, 0, 0)};
+                const int at = i + u * LOSS_BLOCK;
                 float x[8];
-                widen8(raw, DTYPE, x);
-#pragma unroll
-                for (int k = 0; k < 8; k++)
-                    x[k] = capped<CAP>(x[k], a.cap);
-                if (i + u * LOSS_BLOCK >= whole) // padding
-#pragma unroll
-                    for (int k = 0; k < 8; k++)
-                        x[k] = (i + u * LOSS_BLOCK) * 8 + k < a.width ? x[k] : -INFINITY;
+                widen8(row_at(at), DTYPE, x);
+                for_each<8>([&](int k) { x[k] = capped<CAP>(x[k], a.cap); });
+                if (at >= whole) // padding
+                    for_each<8>([&](int k) { x[k] = at * 8 + k < a.width ? x[k] : -INFINITY; });
                 take<8>(r, x);
             }
     }
@@ -445,27 +418,22 @@ __global__ void __launch_bounds__(LOSS_BLOCK) cross_entropy_both_kernel(loss_arg
         factor = NAN;
     written w = begin(b);
     for (int i = lane; i < vectors; i += LOSS_BLOCK) {
-        raw8 raw = {kept[i], pieces == 2 ? kept[vectors + i] : make_uint4(0, 0, 0, 0)};
         float x[8], slope[8];
-        widen8(raw, DTYPE, x);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
+        widen8(row_at(i), DTYPE, x);
+        for_each<8>([&](int k) {
             x[k] = capped<CAP>(x[k], a.cap);
             slope[k] = factor * cap_slope<CAP>(x[k], a.cap);
-        }
+        });
         const bool plain = !ignored && i < whole && static_cast<unsigned>(target) - static_cast<unsigned>(i * 8) >= 8u;
-        if (plain) {
-#pragma unroll
-            for (int k = 0; k < 8; k++)
-                x[k] = slope[k] * expf(x[k] - lse);
-        } else {
-#pragma unroll
-            for (int k = 0; k < 8; k++)
+        if (plain)
+            for_each<8>([&](int k) { x[k] = slope[k] * expf(x[k] - lse); });
+        else
+            for_each<8>([&](int k) {
                 x[k] = ignored || (i >= whole && i * 8 + k >= a.width)
                            ? 0
                            : slope[k] * (expf(x[k] - lse) - (i * 8 + k == target ? 1.0f : 0.0f));
-        }
-        put8(b, start + static_cast<int64_t>(i) * 8, x, w);
+            });
+        put(b, start + static_cast<int64_t>(i) * 8, x, w);
     }
     finish(b, w);
 }

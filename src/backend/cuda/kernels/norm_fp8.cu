@@ -287,7 +287,8 @@ static mezzo_status run_in_turn(mezzo_device *device, const mz_call *first, cons
     return mz_cuda_quantize.run(device, second);
 }
 
-static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const mz_call *second, bool is_private) {
+template <bool is_private>
+static mezzo_status run_fused(mezzo_device *device, const mz_call *first, const mz_call *second) {
     mz_cuda_device *cuda = mz_cuda(device);
     if (in_turn(first, second))
         return run_in_turn(device, first, second);
@@ -318,20 +319,12 @@ static mezzo_status run_piece(mezzo_device *device, const mz_call *first, const 
     return MEZZO_OK;
 }
 
-static mezzo_status run_fused(mezzo_device *device, const mz_call *first, const mz_call *second) {
-    return run_piece(device, first, second, true);
-}
-
-static mezzo_status run_beside(mezzo_device *device, const mz_call *first, const mz_call *second) {
-    return run_piece(device, first, second, false);
-}
-
-static const mz_fused_kernel after_norm[2] = {{"norm_quantize__cuda", run_beside, nullptr},
-                                              {"norm_fp8__cuda", run_fused, nullptr}},
-                             after_norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_beside, nullptr},
-                                                  {"norm_bwd_fp8__cuda", run_fused, nullptr}},
-                             dispatch = {"dispatch_fp8__cuda", run_fused, nullptr},
-                             cast = {"cast_fp8__cuda", run_fused, nullptr};
+static const mz_fused_kernel after_norm[2] = {{"norm_quantize__cuda", run_fused<false>, nullptr},
+                                              {"norm_fp8__cuda", run_fused<true>, nullptr}},
+                             after_norm_bwd[2] = {{"norm_bwd_quantize__cuda", run_fused<false>, nullptr},
+                                                  {"norm_bwd_fp8__cuda", run_fused<true>, nullptr}},
+                             dispatch = {"dispatch_fp8__cuda", run_fused<true>, nullptr},
+                             cast = {"cast_fp8__cuda", run_fused<true>, nullptr};
 
 const mz_fused_kernel *mz_cuda_fuse_quantize(const mz_call *first, const mz_call *second, bool is_private) {
     if (!may_round_result(first, second) || result(first)->data != mz_in(second, quantize, x)->data ||

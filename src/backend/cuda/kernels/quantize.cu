@@ -60,215 +60,163 @@ __device__ __forceinline__ void write_sums(uint8_t *tile, const float sums[8], i
         to[col0 + tid] = sum;
 }
 
-// BF16. An act is known when this is compiled, and rows are not unrolled: with a choice among all acts, 64 times, the
-// code was more than a multiprocessor keeps at hand.
-// Slopes take fewer registers than the compiler would: their loads need more blocks at a time (ReLU's hardly any code).
-template <int ACT, bool DACT> constexpr int blocks_at_once() {
-    return DACT && ACT != ACT_RELU ? 8 : 1;
-}
-template <int ACT, bool DACT, bool ACT_OUT>
-__global__ void __launch_bounds__(THREADS, blocks_at_once<ACT, DACT>()) quantize_kernel(mz_cu_quantize q) {
-    wait_for_before();
-    __shared__ __align__(16) uint8_t tile[1 + ACT_OUT][ROWS * PITCH];
-    const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MEZZO_F8E4M3, adds = q.sums != nullptr;
-    const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
-    const uint32_t pitch = static_cast<uint32_t>(q.cols);
-    const float inverse = inverse_of(q), act_out_inverse = ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
-    float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    uint32_t amax = 0;
-    for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
-         row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
-        const int lines =
-            col < q.cols ? static_cast<int>(min(q.rows - row0, static_cast<int64_t>(ROWS))) : 0; // this thread's
-        const int64_t from = row0 * q.cols + col;
-        const uint16_t *xs = static_cast<const uint16_t *>(q.x.data) + from;
-        const uint16_t *preacts = static_cast<const uint16_t *>(q.preact.data) + from;
-        uint8_t *y = static_cast<uint8_t *>(q.y) + from;
-        // GROUPS rows at a time, `once` times before the first is inspected.
-        constexpr int once = ACT == ACT_NONE ? 4 : 2;
-#pragma unroll 1
-        for (int first = 0; first < ROWS / GROUPS; first += once) {
-            uint4 x[once], preact[once];
-#pragma unroll
-            for (int u = 0; u < once; u++) {
-                const uint32_t line = (first + u) * GROUPS + group;
-                x[u] = preact[u] = make_uint4(0, 0, 0, 0);
-                if (static_cast<int>(line) < lines) {
-                    x[u] = *reinterpret_cast<const uint4 *>(xs + line * pitch);
-                    if (DACT)
-                        preact[u] = *reinterpret_cast<const uint4 *>(preacts + line * pitch);
-                }
-            }
-#pragma unroll
-            for (int u = 0; u < once; u++) {
-                const int line = (first + u) * GROUPS + group;
-                uint4 z = x[u], act_out = x[u];
-                if (ACT != ACT_NONE) {
-                    const acted8 both = act8<ACT, DACT>(DACT ? preact[u] : x[u], x[u]);
-                    act_out = both.value;
-                    z = DACT ? both.derivative : both.value;
-                }
-                amax = larger(amax, z);
-                uint2 fp8;
-                if (DACT) {
-                    float v[8];
-                    widen8(z, v);
-                    for_each<8>([&](int k) { sums[k] += v[k]; });
-                    fp8 = finite_fp8(v, inverse, e4m3);
-                } else {
-                    if (adds) {
-                        float v[8];
-                        widen8(z, v);
-                        for_each<8>([&](int k) { sums[k] += v[k]; });
-                    }
-                    fp8 = finite_fp8(z, inverse, e4m3);
-                }
-                if (__builtin_expect(reaches(amax, BF16_INFINITY), 0))
-                    fp8 = mark_infinities(z, fp8, e4m3);
-                if (q.y != nullptr && line < lines)
-                    *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line) * pitch) = fp8;
-                if (q.columnwise != nullptr)
-                    *reinterpret_cast<uint2 *>(tile[0] + waits_at(line, part * 8)) = fp8;
-                if (ACT_OUT) {
-                    fp8 = finite_fp8(act_out, act_out_inverse, true);
-                    if (__builtin_expect(reaches(larger(0, act_out), BF16_INFINITY), 0))
-                        fp8 = mark_infinities(act_out, fp8, true);
-                    *reinterpret_cast<uint2 *>(tile[ACT_OUT] + waits_at(line, part * 8)) = fp8;
-                }
-            }
-        }
-        if (q.columnwise == nullptr)
-            continue;
-        __syncthreads();
-        write_columnwise(tile[0], q.columnwise, col0, q.cols, row0, q.pitch);
-        if (ACT_OUT)
-            write_columnwise(tile[ACT_OUT], q.act_out, col0, q.cols, row0, q.pitch);
-        __syncthreads();
+// --- what a thread reads of 8 columns of a row, and the numbers that it makes of them: RESULTS rows side by side
+// ------ A kernel's source is known when it is compiled, and rows are not unrolled: with a choice among all acts, 64
+// times, the code was more than a multiprocessor keeps at hand.
+
+// BF16: x, act(x), or x times act'(preact), and act(preact) beside it (ACT_OUT).
+template <int ACT, bool DACT, bool BESIDE> struct acted_rows {
+    using numbers = uint4;
+    static constexpr int RESULTS = 1, ONCE = ACT == ACT_NONE ? 4 : 2;
+    static constexpr bool ACT_OUT = BESIDE, WIDENS = DACT;
+    // A derivative's loads need more blocks at a time than the compiler's registers allow (ReLU's has hardly any code).
+    static constexpr int BLOCKS = DACT && ACT != ACT_RELU ? 8 : 1;
+    struct raw {
+        uint4 x, preact;
+    };
+    const uint16_t *x, *preact;
+    __device__ __forceinline__ acted_rows(const mz_cu_quantize &q, int64_t row0, int64_t col)
+        : x(static_cast<const uint16_t *>(q.x.data) + row0 * q.cols + col),
+          preact(static_cast<const uint16_t *>(q.preact.data) + row0 * q.cols + col) {}
+    __device__ __forceinline__ void fetch(const mz_cu_quantize &, uint32_t line, uint32_t pitch, raw &to) const {
+        to.x = *reinterpret_cast<const uint4 *>(x + line * pitch);
+        if (DACT)
+            to.preact = *reinterpret_cast<const uint4 *>(preact + line * pitch);
     }
-    if (adds)
-        write_sums(tile[0], sums, col0, q.cols, q.sums + blockIdx.y * q.cols);
-    if (q.amax != nullptr)
-        record_amax<THREADS>(q.amax, larger_of(amax));
-}
+    static __device__ __forceinline__ void make(const raw &from, uint4 z[1], uint4 &act_out) {
+        z[0] = act_out = from.x;
+        if (ACT == ACT_NONE)
+            return;
+        const acted8 both = act8<ACT, DACT>(DACT ? from.preact : from.x, from.x);
+        act_out = both.value;
+        z[0] = DACT ? both.derivative : both.value;
+    }
+};
+
+// SwiGLU, or its derivatives: a tile is of columns that gate and up have alike.
+template <bool DACT, bool BESIDE> struct gated_rows {
+    using numbers = uint4;
+    static constexpr int RESULTS = DACT ? 2 : 1, ONCE = 2, BLOCKS = DACT ? 5 : 7;
+    static constexpr bool ACT_OUT = BESIDE, WIDENS = false;
+    struct raw {
+        uint4 gate, up, dy;
+    };
+    const uint16_t *pairs, *dys;
+    __device__ __forceinline__ gated_rows(const mz_cu_quantize &q, int64_t row0, int64_t col) {
+        const int64_t width = q.cols / RESULTS;
+        pairs = static_cast<const uint16_t *>(DACT ? q.preact.data : q.x.data) + row0 * 2 * width + col;
+        dys = static_cast<const uint16_t *>(q.x.data) + row0 * width + col;
+    }
+    __device__ __forceinline__ void fetch(const mz_cu_quantize &, uint32_t line, uint32_t pitch, raw &to) const {
+        to.gate = *reinterpret_cast<const uint4 *>(pairs + 2 * line * pitch);
+        to.up = *reinterpret_cast<const uint4 *>(pairs + (2 * line + 1) * pitch);
+        if (DACT)
+            to.dy = *reinterpret_cast<const uint4 *>(dys + line * pitch);
+    }
+    static __device__ __forceinline__ void make(const raw &from, uint4 z[RESULTS], uint4 &act_out) {
+        const gated8 all = swiglu8<DACT>(from.gate, from.up, from.dy);
+        act_out = all.value;
+        z[0] = DACT ? all.gate : all.value;
+        if (DACT)
+            z[RESULTS - 1] = all.up;
+    }
+};
 
 // FP32 and FP16, and MOVED: a row is another's, or of another dtype, as dispatch and cast leave it.
-template <int DTYPE, bool MOVED> __global__ void __launch_bounds__(THREADS) quantize_plain_kernel(mz_cu_quantize q) {
-    wait_for_before();
-    __shared__ __align__(16) uint8_t tile[ROWS * PITCH];
-    const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
-    const bool e4m3 = q.dtype == MEZZO_F8E4M3;
-    const int64_t col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
-    const float inverse = inverse_of(q);
-    float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    uint32_t amax = 0;
-    for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
-         row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
-        constexpr int once = 4;
-#pragma unroll 1
-        for (int first = 0; first < ROWS / GROUPS; first += once) {
-            raw8 x[once];
-            float weight[once];
-#pragma unroll
-            for (int u = 0; u < once; u++) {
-                const int64_t row = row0 + (first + u) * GROUPS + group;
-                x[u].lo = x[u].hi = make_uint4(0, 0, 0, 0);
-                weight[u] = 1;
-                if (row < q.rows && col < q.cols) {
-                    int64_t from = row;
-                    if (MOVED && q.order != nullptr) {
-                        from = q.order[row] / q.top_k;
-                        weight[u] = q.weights != nullptr ? q.weights[q.order[row]] : 1;
-                    }
-                    x[u] = fetch8(q.x.data, DTYPE, from * q.cols + col);
-                }
-            }
-#pragma unroll
-            for (int u = 0; u < once; u++) {
-                const int line = (first + u) * GROUPS + group;
-                float v[8];
-                widen8(x[u], DTYPE, v);
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    if (MOVED)
-                        v[k] = round_to(v[k] * weight[u], MEZZO_BF16);
-                    sums[k] += v[k];
-                }
-                const uint2 fp8 = to_fp8(v, inverse, e4m3, amax);
-                if (q.y != nullptr && row0 + line < q.rows && col < q.cols)
-                    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(q.y) + (row0 + line) * q.cols + col) = fp8;
-                *reinterpret_cast<uint2 *>(tile + waits_at(line, part * 8)) = fp8;
-            }
+struct numbers8 {
+    float v[8];
+};
+template <int DTYPE, bool MOVED> struct plain_rows {
+    using numbers = numbers8;
+    static constexpr int RESULTS = 1, ONCE = 4, BLOCKS = DTYPE == MEZZO_BF16 ? 8 : 7;
+    static constexpr bool ACT_OUT = false, WIDENS = false;
+    struct raw {
+        raw8 x;
+        float weight;
+    };
+    int64_t row0, col;
+    __device__ __forceinline__ plain_rows(const mz_cu_quantize &, int64_t first, int64_t from)
+        : row0(first), col(from) {}
+    __device__ __forceinline__ void fetch(const mz_cu_quantize &q, uint32_t line, uint32_t, raw &to) const {
+        int64_t from = row0 + line;
+        to.weight = 1;
+        if (MOVED && q.order != nullptr) {
+            to.weight = q.weights != nullptr ? q.weights[q.order[from]] : 1;
+            from = q.order[from] / q.top_k;
         }
-        if (q.columnwise == nullptr)
-            continue;
-        __syncthreads();
-        write_columnwise(tile, q.columnwise, col0, q.cols, row0, q.pitch);
-        __syncthreads();
+        to.x = fetch8(q.x.data, DTYPE, from * q.cols + col);
     }
-    if (q.sums != nullptr)
-        write_sums(tile, sums, col0, q.cols, q.sums + blockIdx.y * q.cols);
-    if (q.amax != nullptr)
-        record_amax<THREADS>(q.amax, amax);
+    static __device__ __forceinline__ void make(const raw &from, numbers8 z[1], uint4 &) {
+        widen8(from.x, DTYPE, z[0].v);
+        if (MOVED)
+            for_each<8>([&](int k) { z[0].v[k] = round_to(z[0].v[k] * from.weight, MEZZO_BF16); });
+    }
+};
+
+// The rest for either type of numbers.
+__device__ __forceinline__ void widen8(const numbers8 &z, float v[8]) {
+    for_each<8>([&](int k) { v[k] = z.v[k]; });
+}
+template <class SAME>
+__device__ __forceinline__ uint2 to_fp8(const numbers8 &z, const SAME &, float inverse, bool e4m3, uint32_t &amax) {
+    return to_fp8(z.v, inverse, e4m3, amax);
+}
+__device__ __forceinline__ uint32_t bits_of_amax(const numbers8 *, uint32_t amax) {
+    return amax;
+}
+__device__ __forceinline__ uint32_t bits_of_amax(const uint4 *, uint32_t amax) {
+    return larger_of(amax);
 }
 
-// SwiGLU, or its derivative: a tile is of columns that gate and up have alike, and the derivative's results are two of
-// them.
-template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) quantize_gated_kernel(mz_cu_quantize q) {
+template <class SOURCE> __global__ void __launch_bounds__(THREADS, SOURCE::BLOCKS) quantize_kernel(mz_cu_quantize q) {
     wait_for_before();
-    constexpr int results = DACT ? 2 : 1, tiles = results + ACT_OUT, once = 2;
+    using numbers = typename SOURCE::numbers;
+    constexpr int results = SOURCE::RESULTS, once = SOURCE::ONCE, tiles = results + SOURCE::ACT_OUT;
     __shared__ __align__(16) uint8_t tile[tiles][ROWS * PITCH];
     const int tid = static_cast<int>(threadIdx.x), part = tid % PARTS, group = tid / PARTS;
     const bool e4m3 = q.dtype == MEZZO_F8E4M3, adds = q.sums != nullptr;
     const int64_t width = q.cols / results, col0 = static_cast<int64_t>(blockIdx.x) * COLS, col = col0 + part * 8;
     const uint32_t pitch = static_cast<uint32_t>(width);
-    const float inverse = inverse_of(q), act_out_inverse = ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
+    const float inverse = inverse_of(q), act_out_inverse = SOURCE::ACT_OUT ? 1 / *q.act_out_scale : 0; // exact
     float sums[results][8] = {};
-    uint32_t amax = 0, act_out_amax = 0; // the latter is forward's
+    uint32_t amax = 0;
     for (int64_t row0 = static_cast<int64_t>(blockIdx.y) * ROWS; row0 < q.rows;
          row0 += static_cast<int64_t>(gridDim.y) * ROWS) {
         const int lines =
             col < width ? static_cast<int>(min(q.rows - row0, static_cast<int64_t>(ROWS))) : 0; // this thread's
-        const uint16_t *pairs = static_cast<const uint16_t *>(DACT ? q.preact.data : q.x.data) + row0 * 2 * width + col;
-        const uint16_t *dys = static_cast<const uint16_t *>(q.x.data) + row0 * width + col;
+        const SOURCE source(q, row0, col);
         uint8_t *y = static_cast<uint8_t *>(q.y) + row0 * q.cols + col;
+        // GROUPS rows at a time, `once` times before the first is inspected.
 #pragma unroll 1
         for (int first = 0; first < ROWS / GROUPS; first += once) {
-            uint4 gate[once], up[once], dy[once];
+            typename SOURCE::raw raw[once];
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const uint32_t line = (first + u) * GROUPS + group;
-                gate[u] = up[u] = dy[u] = make_uint4(0, 0, 0, 0);
-                if (static_cast<int>(line) < lines) {
-                    gate[u] = *reinterpret_cast<const uint4 *>(pairs + 2 * line * pitch);
-                    up[u] = *reinterpret_cast<const uint4 *>(pairs + (2 * line + 1) * pitch);
-                    if (DACT)
-                        dy[u] = *reinterpret_cast<const uint4 *>(dys + line * pitch);
-                }
+                raw[u] = {};
+                if (static_cast<int>(line) < lines)
+                    source.fetch(q, line, pitch, raw[u]);
             }
 #pragma unroll
             for (int u = 0; u < once; u++) {
                 const int line = (first + u) * GROUPS + group;
-                const gated8 all = swiglu8<DACT>(gate[u], up[u], dy[u]);
-                const uint4 act_out = all.value, z[2] = {DACT ? all.gate : all.value, all.up};
-                if (ACT_OUT) {
-                    uint2 fp8 = finite_fp8(act_out, act_out_inverse, true);
-                    act_out_amax = larger(act_out_amax, act_out);
-                    if (__builtin_expect(reaches(act_out_amax, BF16_INFINITY), 0))
-                        fp8 = mark_infinities(act_out, fp8, true);
-                    *reinterpret_cast<uint2 *>(tile[tiles - 1] + waits_at(line, part * 8)) = fp8;
+                numbers z[results];
+                uint4 act_out;
+                SOURCE::make(raw[u], z, act_out);
+                if (SOURCE::ACT_OUT) {
+                    uint32_t own = 0;
+                    *reinterpret_cast<uint2 *>(tile[tiles - 1] + waits_at(line, part * 8)) =
+                        to_fp8(act_out, act_out, act_out_inverse, true, own);
                 }
 #pragma unroll
                 for (int r = 0; r < results; r++) {
-                    if (adds) {
-                        float v[8];
+                    float v[8];
+                    if (SOURCE::WIDENS || adds) {
                         widen8(z[r], v);
                         for_each<8>([&](int k) { sums[r][k] += v[k]; });
                     }
-                    amax = larger(amax, z[r]);
-                    uint2 fp8 = finite_fp8(z[r], inverse, e4m3);
-                    if (__builtin_expect(reaches(amax, BF16_INFINITY), 0))
-                        fp8 = mark_infinities(z[r], fp8, e4m3);
+                    const uint2 fp8 =
+                        SOURCE::WIDENS ? to_fp8(z[r], v, inverse, e4m3, amax) : to_fp8(z[r], z[r], inverse, e4m3, amax);
                     if (q.y != nullptr && line < lines)
                         *reinterpret_cast<uint2 *>(y + static_cast<uint32_t>(line * results + r) * pitch) = fp8;
                     if (q.columnwise != nullptr)
@@ -290,7 +238,7 @@ template <bool DACT, bool ACT_OUT> __global__ void __launch_bounds__(THREADS) qu
     for (int r = 0; r < results && adds; r++)
         write_sums(tile[r], sums[r], col0, width, q.sums + blockIdx.y * q.cols + r * width);
     if (q.amax != nullptr)
-        record_amax<THREADS>(q.amax, larger_of(amax));
+        record_amax<THREADS>(q.amax, bits_of_amax(static_cast<const numbers *>(nullptr), amax));
 }
 
 // Returns what is rounded to `via` in front of row and col, or x there.
@@ -331,8 +279,7 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
             const float z = number_at(q, row, col);
             sum += z;
             amax = max(amax, magnitude(z));
-            const uint8_t code =
-                static_cast<uint8_t>(isinf(z) ? infinite_fp8(z, e4m3) : to_eights(z * inverse, 0, e4m3));
+            const uint8_t code = to_fp8(z, inverse, e4m3);
             if (q.y != nullptr)
                 static_cast<uint8_t *>(q.y)[i] = code;
             if (q.columnwise != nullptr)
@@ -343,8 +290,7 @@ __global__ void __launch_bounds__(THREADS) quantize_any_kernel(mz_cu_quantize q)
                 forward.preact.data = nullptr;
                 forward.cols = act_out_cols;
                 const float a = number_at(forward, row, col);
-                static_cast<uint8_t *>(q.act_out)[col * q.pitch + row] = static_cast<uint8_t>(
-                    isinf(a) ? infinite_fp8(a, true) : to_eights(a * (1 / *q.act_out_scale), 0, true));
+                static_cast<uint8_t *>(q.act_out)[col * q.pitch + row] = to_fp8(a, 1 / *q.act_out_scale, true);
             }
         }
     for (int64_t row = q.rows; blockIdx.y == 0 && row < q.pitch && col < q.cols; row++) {
@@ -370,9 +316,9 @@ static int64_t quantize_turns(const mz_cu_quantize &q) {
 using quantizer = void (*)(mz_cu_quantize);
 
 template <int ACT> static quantizer kernel_of_act(const mz_cu_quantize &q) {
-    return q.preact.data == nullptr ? quantize_kernel<ACT, false, false>
-           : q.act_out == nullptr   ? quantize_kernel<ACT, true, false>
-                                    : quantize_kernel<ACT, true, true>;
+    return q.preact.data == nullptr ? quantize_kernel<acted_rows<ACT, false, false>>
+           : q.act_out == nullptr   ? quantize_kernel<acted_rows<ACT, true, false>>
+                                    : quantize_kernel<acted_rows<ACT, true, true>>;
 }
 
 // Rows of a tile: those of gate and up where a derivative is of both.
@@ -385,8 +331,8 @@ static quantizer kernel_of(const mz_cu_quantize &q) {
     const bool alone = q.act_out != nullptr && q.columnwise == nullptr; // tiles are turned with the derivative's
     const bool wide = q.cols > INT32_MAX / (4 * ROWS);                  // places in a tile have 32 bits
     if (q.moved)                                                        // no other kernel is
-        return q.x.dtype == MEZZO_F32 ? quantize_plain_kernel<MEZZO_F32, true>
-                                      : quantize_plain_kernel<MEZZO_BF16, true>;
+        return q.x.dtype == MEZZO_F32 ? quantize_kernel<plain_rows<MEZZO_F32, true>>
+                                      : quantize_kernel<plain_rows<MEZZO_BF16, true>>;
     if (width_of(q) % 16 != 0 || (q.act != ACT_NONE && !usual) || alone || wide)
         return quantize_any_kernel;
     switch (q.act) {
@@ -399,13 +345,13 @@ static quantizer kernel_of(const mz_cu_quantize &q) {
     case ACT_SILU:
         return kernel_of_act<ACT_SILU>(q);
     case ACT_SWIGLU:
-        return q.preact.data == nullptr ? quantize_gated_kernel<false, false>
-               : q.act_out == nullptr   ? quantize_gated_kernel<true, false>
-                                        : quantize_gated_kernel<true, true>;
+        return q.preact.data == nullptr ? quantize_kernel<gated_rows<false, false>>
+               : q.act_out == nullptr   ? quantize_kernel<gated_rows<true, false>>
+                                        : quantize_kernel<gated_rows<true, true>>;
     default:
-        return q.x.dtype == MEZZO_F32    ? quantize_plain_kernel<MEZZO_F32, false>
-               : q.x.dtype == MEZZO_BF16 ? quantize_kernel<ACT_NONE, false, false>
-                                         : quantize_plain_kernel<MEZZO_F16, false>;
+        return q.x.dtype == MEZZO_F32    ? quantize_kernel<plain_rows<MEZZO_F32, false>>
+               : q.x.dtype == MEZZO_BF16 ? quantize_kernel<acted_rows<ACT_NONE, false, false>>
+                                         : quantize_kernel<plain_rows<MEZZO_F16, false>>;
     }
 }
 

@@ -92,20 +92,6 @@ __device__ __forceinline__ scale scale_for(uint32_t amax) {
     return {power_of_two(exponent), power_of_two(-exponent)};
 }
 
-// The two words of 8 codes, each number times its own inverse. infinite: one of them may be so.
-__device__ __forceinline__ uint2 fp8_of(const float v[8], const float inverse[8], bool infinite) {
-    uint32_t w[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < 8; k += 2)
-        w[k / 4] |= to_eights(v[k] * inverse[k], v[k + 1] * inverse[k + 1], true) << (k % 4 * 8);
-    if (infinite)
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            if (isinf(v[k]))
-                w[k / 4] = (w[k / 4] & ~(0xFFu << (k % 4 * 8))) | infinite_fp8(v[k], true) << (k % 4 * 8);
-    return make_uint2(w[0], w[1]);
-}
-
 template <bool WHOLE> __device__ __forceinline__ void store_row(const mz_cu_quantize &q, int64_t at, int n, uint2 fp8) {
     uint8_t *to = static_cast<uint8_t *>(q.y) + at;
     if constexpr (WHOLE) {
@@ -154,11 +140,12 @@ __device__ __forceinline__ void store_fp8(const mz_cu_quantize &q, const place &
         float v[8];
         x[t].widen(v);
         if (q.y != nullptr && row < q.rows && n > 0) {
-            const float i = of_row[t], all[8] = {i, i, i, i, i, i, i, i};
-            store_row<!INPUT::ANY>(q, row * q.cols + p.col, n, fp8_of(v, all, INFINITE));
+            const auto own = [&](int) { return of_row[t]; };
+            store_row<!INPUT::ANY>(q, row * q.cols + p.col, n, to_fp8(v, own, true, INFINITE));
         }
         if (q.columnwise != nullptr)
-            *reinterpret_cast<uint2 *>(fp8 + waiting(line, p.part * 2)) = fp8_of(v, of_columns, INFINITE);
+            *reinterpret_cast<uint2 *>(fp8 + waiting(line, p.part * 2)) = to_fp8(
+                v, [&](int k) { return of_columns[k]; }, true, INFINITE);
     }
 }
 
