@@ -1,8 +1,8 @@
 // Sums words of byte arrays as backend/inspect.h has it, up to MZ_MAX_IN arrays at once. Sums of integers do not depend
 // on the order.
-#include "host.cuh"
+#include "rows.cuh"
 
-enum { THREADS = 256, WARP = 32, BLOCKS_OF_SM = 8, WORD = 8 };
+enum { THREADS = 256, BLOCKS_OF_SM = 8, WORD = 8 };
 
 struct checksum_args {
     const unsigned char *x[MZ_MAX_IN];
@@ -33,12 +33,9 @@ __device__ __forceinline__ mz_checksum sum_words(const unsigned char *x, int64_t
     return sum;
 }
 
-__device__ __forceinline__ void sum_warp(mz_checksum &sum) {
-    const unsigned all = 0xFFFFFFFFu;
-    for (int step = WARP / 2; step > 0; step >>= 1) {
-        sum.weighted += __shfl_xor_sync(all, sum.weighted, step);
-        sum.mixed += __shfl_xor_sync(all, sum.mixed, step);
-    }
+__device__ __forceinline__ void merge(mz_checksum &sum, const mz_checksum &other) {
+    sum.weighted += other.weighted;
+    sum.mixed += other.mixed;
 }
 
 __device__ __forceinline__ void add_to(uint64_t *sum, uint64_t x) {
@@ -47,7 +44,6 @@ __device__ __forceinline__ void add_to(uint64_t *sum, uint64_t x) {
 }
 
 __global__ void __launch_bounds__(THREADS) checksum_kernel(const checksum_args a) {
-    __shared__ mz_checksum shared[THREADS / WARP];
     const unsigned char *x = a.x[blockIdx.y];
     const int64_t bytes = a.bytes[blockIdx.y], begin = static_cast<int64_t>(blockIdx.x) * THREADS;
     if (begin * WORD >= bytes) // a smaller array than the largest one
@@ -55,16 +51,9 @@ __global__ void __launch_bounds__(THREADS) checksum_kernel(const checksum_args a
     const int64_t first = begin + threadIdx.x, stride = static_cast<int64_t>(gridDim.x) * THREADS;
     mz_checksum sum = reinterpret_cast<uintptr_t>(x) % WORD == 0 ? sum_words<true>(x, bytes, first, stride)
                                                                  : sum_words<false>(x, bytes, first, stride);
-    sum_warp(sum);
-    if (threadIdx.x % WARP == 0)
-        shared[threadIdx.x / WARP] = sum;
-    __syncthreads();
+    sum = block_merge<THREADS>(sum, merge);
     if (threadIdx.x != 0)
         return;
-    for (int w = 1; w < THREADS / WARP; w++) {
-        sum.weighted += shared[w].weighted;
-        sum.mixed += shared[w].mixed;
-    }
     add_to(&a.sums[blockIdx.y].weighted, sum.weighted);
     add_to(&a.sums[blockIdx.y].mixed, sum.mixed);
 }

@@ -12,17 +12,6 @@ __device__ __forceinline__ void load_columns(mz_cu_array a, int64_t start, int c
     for_each<8>([&](int k) { x[k] = c + k < width ? load1(a, start + c + k) : 0; });
 }
 
-__device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int c, int width, const float x[8]) {
-    if (width % 8 == 0 && c < width) {
-        store8(a, start + c, x);
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < 8; k++)
-        if (c + k < width)
-            store1(a, start + c + k, x[k]);
-}
-
 // --- forward -------------------------------------------------------------------------------------------------------
 // A thread a vector of 8 columns; `vectors` of them a row. An id outside the table gives a row of NaN.
 static void launch_embedding(const mz_cuda_device *cuda, const mz_call *call) {

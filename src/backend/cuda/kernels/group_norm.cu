@@ -117,11 +117,6 @@ static __device__ __forceinline__ place place_of(const group_norm_args &v, int s
     return p;
 }
 
-static __device__ __forceinline__ void advance(const group_norm_args &v, place *p) { // to the span's next piece
-    p->first += p->down * V;
-    p->pixels = min(static_cast<int>(v.pixels) - p->first, p->down * V);
-}
-
 static __device__ __forceinline__ bool has(const place &p, int i) { // pixel i of the thread
     return p.used && p.row + i * p.down < p.pixels;
 }
@@ -149,6 +144,25 @@ template <bool LOW> static __device__ __forceinline__ void widen(raw8 raw, int d
         widen8(raw, dtype == MEZZO_BF16 ? MEZZO_BF16 : MEZZO_F16, x);
     else
         widen8(raw, dtype, x);
+}
+
+// f(i, x, dy) for the pixels of a span's pieces, which `x` and `dy` have as they are stored; `both`: of dy too.
+template <bool LOW, class F>
+static __device__ __forceinline__ void for_pixels(const group_norm_args &v, place &p, int turns, raw8 x[V], raw8 dy[V],
+                                                  bool both, F f) {
+    for (int turn = 0; turn < turns; turn++) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            if (has(p, i))
+                f(i);
+        p.first += p.down * V;
+        p.pixels = min(static_cast<int>(v.pixels) - p.first, p.down * V);
+        if (turn + 1 < turns) {
+            fetch<LOW>(x, v.x, v, p);
+            if (both)
+                fetch<LOW>(dy, v.y, v, p);
+        }
+    }
 }
 
 // Each channel's sum over the block's threads, to channels [C]; `all` [NORM_BLOCK·8].
@@ -342,22 +356,14 @@ __global__ void __launch_bounds__(NORM_BLOCK)
         return;
     const affine a = affine_of(v, p);
     s.read([&](int g) { return (FEW ? own : of)[g]; }, p.column, static_cast<int>(v.depth));
-    for (int turn = 0; turn < turns; turn++) {
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            if (has(p, i)) {
-                widen<LOW>(raw[i], v.x.dtype, x);
-#pragma unroll
-                for (int k = 0; k < 8; k++) {
-                    const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.slope[k], a.offset[k]);
-                    x[k] = v.silu ? silu(z) : z;
-                }
-                store8(v.y, element_of(v, p, i), x);
-            }
-        advance(v, &p);
-        if (turn + 1 < turns)
-            fetch<LOW>(raw, v.x, v, p);
-    }
+    for_pixels<LOW>(v, p, turns, raw, nullptr, false, [&](int i) {
+        widen<LOW>(raw[i], v.x.dtype, x);
+        for_each<8>([&](int k) {
+            const float z = fmaf((x[k] - s.first(k)) * s.second(k), a.slope[k], a.offset[k]);
+            x[k] = v.silu ? silu(z) : z;
+        });
+        store8(v.y, element_of(v, p, i), x);
+    });
 }
 
 static int each_of(const group_norm_args &v) { // pixels of a piece
@@ -421,15 +427,15 @@ static void launch_forward(const mz_cuda_device *cuda, const mz_call *call) {
                                  : (eights ? forward<false, true> : forward<false, false>);
     run(cuda->stream, v, static_cast<float *>(call->workspace));
 }
-static const char *forward_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
-    const group_norm_args v = forward_of(call);
-    const char *reason = mz_cuda_storages(call, "a", "aff");
+template <bool BACKWARD> static const char *group_norm_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
+    const group_norm_args v = BACKWARD ? backward_of(call) : forward_of(call);
+    const char *reason = BACKWARD ? mz_cuda_storages(call, "aaaaaff", "aaff") : mz_cuda_storages(call, "a", "aff");
     reason = reason != NULL ? reason : pieces_refusal(v);
     if (reason == NULL)
-        out->workspace = bytes_of(v, false);
+        out->workspace = bytes_of(v, BACKWARD);
     return reason;
 }
-MZ_CUDA_KERNEL(group_norm, launch_forward, forward_prepare)
+MZ_CUDA_KERNEL(group_norm, launch_forward, group_norm_prepare<false>)
 
 // --- backward ------------------------------------------------------------------------------------------------------
 // Holds what a thread needs of its 8 channels, and what follows for a pixel: x̂ and dz = dy·act'(z).
@@ -473,23 +479,13 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2)
         fetch<LOW>(x, v.x, v, p);
         fetch<LOW>(dy, v.y, v, p);
         const channels8<EIGHTS> c(v, p);
-        for (int turn = 0; turn < turns; turn++) {
-#pragma unroll
-            for (int i = 0; i < V; i++)
-                if (has(p, i)) {
-                    derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
-#pragma unroll
-                    for (int k = 0; k < 8; k++) {
-                        plain[k] += dz[k];
-                        product[k] = fmaf(dz[k], normal[k], product[k]);
-                    }
-                }
-            advance(v, &p);
-            if (turn + 1 < turns) {
-                fetch<LOW>(x, v.x, v, p);
-                fetch<LOW>(dy, v.y, v, p);
-            }
-        }
+        for_pixels<LOW>(v, p, turns, x, dy, true, [&](int i) {
+            derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
+            for_each<8>([&](int k) {
+                plain[k] += dz[k];
+                product[k] = fmaf(dz[k], normal[k], product[k]);
+            });
+        });
     }
     float *to = partial + static_cast<int64_t>(blockIdx.x) * 2 * v.c;
     add_rows(p, plain, all, to);
@@ -566,22 +562,12 @@ __global__ void __launch_bounds__(NORM_BLOCK, 2) norm_dx_kernel(group_norm_args 
     const channels8<EIGHTS> c(v, p);
     const float2 *of = reinterpret_cast<const float2 *>(means) + p.image * v.groups;
     mean.read([&](int g) { return of[g]; }, p.column, static_cast<int>(v.depth));
-    for (int turn = 0; turn < turns; turn++) {
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            if (has(p, i)) {
-                derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
-                for_each<8>([&](int k) {
-                    dz[k] = c.of_rstd(k) * (dz[k] * c.a.slope[k] - mean.first(k) - normal[k] * mean.second(k));
-                });
-                store8(dx, element_of(v, p, i), dz);
-            }
-        advance(v, &p);
-        if (turn + 1 < turns) {
-            fetch<LOW>(x, v.x, v, p);
-            fetch<LOW>(dy, v.y, v, p);
-        }
-    }
+    for_pixels<LOW>(v, p, turns, x, dy, true, [&](int i) {
+        derivatives_of<LOW>(v, c, x[i], dy[i], normal, dz);
+        for_each<8>(
+            [&](int k) { dz[k] = c.of_rstd(k) * (dz[k] * c.a.slope[k] - mean.first(k) - normal[k] * mean.second(k)); });
+        store8(dx, element_of(v, p, i), dz);
+    });
 }
 
 template <bool LOW, bool EIGHTS>
@@ -604,12 +590,4 @@ static void launch_backward(const mz_cuda_device *cuda, const mz_call *call) {
                                                 : (eights ? backward<false, true> : backward<false, false>);
     run(cuda->stream, call, v);
 }
-static const char *backward_prepare(mezzo_device *, const mz_call *call, mz_prepared *out) {
-    const group_norm_args v = backward_of(call);
-    const char *reason = mz_cuda_storages(call, "aaaaaff", "aaff");
-    reason = reason != NULL ? reason : pieces_refusal(v);
-    if (reason == NULL)
-        out->workspace = bytes_of(v, true);
-    return reason;
-}
-MZ_CUDA_KERNEL(group_norm_bwd, launch_backward, backward_prepare)
+MZ_CUDA_KERNEL(group_norm_bwd, launch_backward, group_norm_prepare<true>)

@@ -2,16 +2,9 @@
 // tensor: a step's samples are small, and whole tensors are inspected only when a bad step is replayed.
 #include "host.cuh"
 #include "layout.cuh"
-#include "vec.cuh"
+#include "rows.cuh"
 
-enum {
-    THREADS = 512,
-    WARP = 32,
-    RUN = 32,
-    INFINITE = 0x7F800000,
-    TINY = 0x38800000 /* 2^-14 */,
-    MAGNITUDE = 0x7FFFFFFF
-};
+enum { THREADS = 512, RUN = 32, INFINITE = 0x7F800000, TINY = 0x38800000 /* 2^-14 */, MAGNITUDE = 0x7FFFFFFF };
 
 struct tally {
     long long nans, infs, large, zeros, tiny;
@@ -47,19 +40,6 @@ __device__ __forceinline__ void merge(tally &t, const tally &o) {
     t.high = max(t.high, o.high);
 }
 
-__device__ __forceinline__ void merge_lane(tally &t, int lane_distance) {
-    const unsigned all = 0xFFFFFFFFu;
-    tally o;
-    o.nans = __shfl_xor_sync(all, t.nans, lane_distance);
-    o.infs = __shfl_xor_sync(all, t.infs, lane_distance);
-    o.large = __shfl_xor_sync(all, t.large, lane_distance);
-    o.zeros = __shfl_xor_sync(all, t.zeros, lane_distance);
-    o.tiny = __shfl_xor_sync(all, t.tiny, lane_distance);
-    o.low = __shfl_xor_sync(all, t.low, lane_distance);
-    o.high = __shfl_xor_sync(all, t.high, lane_distance);
-    merge(t, o);
-}
-
 __device__ __forceinline__ float from_ordered(int key) {
     return __int_as_float(ordered(key)) + 0.0f; // one zero, not two
 }
@@ -77,7 +57,6 @@ struct inspect_args {
 };
 
 __global__ void __launch_bounds__(THREADS) inspect_kernel(inspect_args a) {
-    __shared__ tally shared[THREADS / WARP];
     const mz_cu_array x = a.x[blockIdx.x];
     const mz_layout layout = a.layout[blockIdx.x];
     int64_t n = a.count[blockIdx.x], runs = (a.sample + RUN - 1) / RUN;
@@ -92,15 +71,9 @@ __global__ void __launch_bounds__(THREADS) inspect_kernel(inspect_args a) {
     tally t = {0, 0, 0, 0, 0, 0x7FFFFFFF, static_cast<int>(0x80000000u)};
     for (int64_t i = threadIdx.x; i < inspected; i += THREADS)
         look_at(load1(x, layout_index(layout, all ? i : i / RUN * stride + shift + i % RUN)), limit, t);
-    for (int step = WARP / 2; step > 0; step >>= 1)
-        merge_lane(t, step);
-    if (threadIdx.x % WARP == 0)
-        shared[threadIdx.x / WARP] = t;
-    __syncthreads();
+    t = block_merge<THREADS>(t, merge);
     if (threadIdx.x != 0)
         return;
-    for (int w = 1; w < THREADS / WARP; w++)
-        merge(t, shared[w]);
     bool any = t.low <= t.high;
     mz_inspection *found = a.found + blockIdx.x;
     found->inspected = inspected;

@@ -37,6 +37,27 @@ template <class X> __device__ __forceinline__ X warp_sum(X x) {
     return x;
 }
 
+// Σ x of a block's threads, by merge(sum, x), in its first thread: a warp's in a tree, then the warps' in order.
+template <int BLOCK, class X, class F> __device__ __forceinline__ X block_merge(X x, F merge) {
+    static_assert(sizeof(X) % sizeof(uint32_t) == 0, "lanes exchange words");
+    __shared__ X shared[BLOCK / WARP];
+#pragma unroll
+    for (int step = WARP / 2; step > 0; step >>= 1) {
+        uint32_t words[sizeof(X) / sizeof(uint32_t)];
+        X other;
+        memcpy(words, &x, sizeof x);
+        for_each<sizeof(X) / sizeof(uint32_t)>([&](int w) { words[w] = __shfl_xor_sync(0xFFFFFFFFu, words[w], step); });
+        memcpy(&other, words, sizeof x);
+        merge(x, other);
+    }
+    if (threadIdx.x % WARP == 0)
+        shared[threadIdx.x / WARP] = x;
+    __syncthreads();
+    for (int w = 1; threadIdx.x == 0 && w < BLOCK / WARP; w++)
+        merge(x, shared[w]);
+    return x;
+}
+
 // The sum over the lanes up to this one.
 __device__ __forceinline__ int warp_scan(int x) {
     const int lane = threadIdx.x % WARP;
@@ -157,18 +178,21 @@ __device__ __forceinline__ void row_load(mz_cu_array a, int64_t start, int width
     row_widen<V>(raw, a.dtype, width, x);
 }
 
-template <int T>
-__device__ __forceinline__ void row_store(mz_cu_array a, int64_t start, int width, int v, const float x[8]) {
-    int c = row_column<T>(v);
+// Stores a row's eight columns from c on; columns at `width` and past it are left out.
+__device__ __forceinline__ void store_columns(mz_cu_array a, int64_t start, int c, int width, const float x[8]) {
     if (width % 8 == 0) {
         if (c < width)
             store8(a, start + c, x);
     } else {
-#pragma unroll
-        for (int k = 0; k < 8; k++)
+        for_each<8>([&](int k) {
             if (c + k < width)
                 store1(a, start + c + k, x[k]);
+        });
     }
+}
+template <int T>
+__device__ __forceinline__ void row_store(mz_cu_array a, int64_t start, int width, int v, const float x[8]) {
+    store_columns(a, start, row_column<T>(v), width, x);
 }
 
 // FP32 vectors as wide as a row (weights, biases); `fill` where there is none.

@@ -73,7 +73,8 @@ static void launch_parts(const mz_cuda_device *cuda, const part_args &p, bool jo
 }
 
 // Launches all parts of the split or concatenated tensor `whole`.
-static void launch_all_parts(const mz_cuda_device *cuda, const mz_call *call, bool join) {
+static void launch_all_parts(const mz_cuda_device *cuda, const mz_call *call) {
+    const bool join = call->op == MZ_OP_concat;
     const mz_tensor *whole = join ? mz_out(call, concat, y) : mz_in(call, split, x);
     const mz_tensor *parts = join ? call->in : call->out;
     const axis_view v(&whole->shape, call->attrs.axis);
@@ -91,13 +92,6 @@ static void launch_all_parts(const mz_cuda_device *cuda, const mz_call *call, bo
     }
     launch_parts(cuda, p, join);
 }
-static void launch_split(const mz_cuda_device *cuda, const mz_call *call) {
-    launch_all_parts(cuda, call, false);
-}
-static void launch_concat(const mz_cuda_device *cuda, const mz_call *call) {
-    launch_all_parts(cuda, call, true);
-}
-
 // One part of `whole`, from attrs.begin to attrs.end.
 static void launch_part(const mz_cuda_device *cuda, const mz_call *call, const mz_tensor *whole, void *part,
                         bool join) {
@@ -230,8 +224,8 @@ static const char *copy_prepare(mezzo_device *, const mz_call *call, mz_prepared
     return reason != NULL ? reason : mz_cuda_has_layout(mz_out(call, copy, y));
 }
 
-MZ_CUDA_KERNEL(split, launch_split, same_storage)
-MZ_CUDA_KERNEL(concat, launch_concat, same_storage)
+MZ_CUDA_KERNEL(split, launch_all_parts, same_storage)
+MZ_CUDA_KERNEL(concat, launch_all_parts, same_storage)
 MZ_CUDA_KERNEL(slice, launch_slice, same_storage)
 MZ_CUDA_KERNEL(pad, launch_pad, pad_prepare)
 MZ_CUDA_KERNEL(permute, launch_permute, same_storage)
