@@ -140,35 +140,14 @@ template <class ELEMENT> void launch_zip(const mz_cuda_device *cuda, const mz_ca
     zip<ELEMENT>(cuda, mz_in(call, gelu_dx, dy), mz_in(call, gelu_dx, x), mz_out(call, gelu_dx, dx), attrs_of(call));
 }
 
-// Either operand may repeat. `step` is 8 where the innermost loop is whole vectors (its strides are 0 or 1, and all
-// others then are multiples of 8), else 1.
-template <int STEP>
-__device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool repeats, float v[STEP]) {
-    if (STEP == 8 && !repeats) {
+// Either operand may repeat: N elements, of which a repeated operand has one.
+template <int N> __device__ __forceinline__ void load_repeated(mz_cu_array x, int64_t at, bool repeats, float v[N]) {
+    if (N == 8 && !repeats) {
         load8(x, at, v);
         return;
     }
     float one = load1(x, at);
-    for_each<STEP>([&](int k) { v[k] = one; });
-}
-
-template <class ELEMENT, int STEP>
-__global__ void __launch_bounds__(THREADS)
-    repeats_kernel(mz_cu_array a, mz_cu_array b, mz_cu_array y, mz_broadcast r, int64_t n) {
-    for (int64_t i = thread_index<THREADS>() * STEP; i < n; i += static_cast<int64_t>(gridDim.x) * THREADS * STEP) {
-        int64_t rest = i, at_a = 0, at_b = 0;
-        for (int d = r.rank - 1; d >= 0; d--) {
-            int64_t next = rest / r.dim[d], k = rest - next * r.dim[d];
-            at_a += k * r.step[0][d];
-            at_b += k * r.step[1][d];
-            rest = next;
-        }
-        float v[STEP], w[STEP];
-        load_repeated<STEP>(a, at_a, r.step[0][r.rank - 1] == 0, v);
-        load_repeated<STEP>(b, at_b, r.step[1][r.rank - 1] == 0, w);
-        for_each<STEP>([&](int k) { v[k] = ELEMENT::of(v[k], w[k], 0, element_attrs{}); });
-        store<STEP>(y, i, v);
-    }
+    for_each<N>([&](int k) { v[k] = one; });
 }
 
 static mz_broadcast loops_of(const mz_call *call) {
@@ -178,17 +157,28 @@ static mz_broadcast loops_of(const mz_call *call) {
     return mz_broadcast_loops(in, call->n_in, &mz_out(call, cast, y)->shape);
 }
 
+// Vectors where the innermost loop is whole ones: its strides are 0 or 1, and all others then are multiples of 8.
 template <class ELEMENT> void launch_binary(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_broadcast r = loops_of(call);
     const mz_cu_array a = mz_cuda_array(&call->in[0]), b = mz_cuda_array(&call->in[1]),
                       y = mz_cuda_array(&call->out[0]);
-    const int64_t n = mz_shape_count(&call->out[0].shape);
     if (mz_broadcast_whole(&r) > 0)
-        launch_zip<ELEMENT>(cuda, call);
-    else if (n > 0 && r.dim[r.rank - 1] % 8 == 0)
-        launch_threads<THREADS, true>(cuda, repeats_kernel<ELEMENT, 8>, n / 8, a, b, y, r, n);
-    else
-        launch_threads<THREADS, true>(cuda, repeats_kernel<ELEMENT, 1>, n, a, b, y, r, n);
+        return launch_zip<ELEMENT>(cuda, call);
+    launch_vectors(cuda, mz_shape_count(&call->out[0].shape), r.dim[r.rank - 1], [=] __device__(auto lanes, int64_t i) {
+        constexpr int N = lanes;
+        int64_t rest = i, at_a = 0, at_b = 0;
+        for (int d = r.rank - 1; d >= 0; d--) {
+            int64_t next = rest / r.dim[d], k = rest - next * r.dim[d];
+            at_a += k * r.step[0][d];
+            at_b += k * r.step[1][d];
+            rest = next;
+        }
+        float v[N], w[N];
+        load_repeated<N>(a, at_a, r.step[0][r.rank - 1] == 0, v);
+        load_repeated<N>(b, at_b, r.step[1][r.rank - 1] == 0, w);
+        for_each<N>([&](int k) { v[k] = ELEMENT::of(v[k], w[k], 0, element_attrs{}); });
+        store<N>(y, i, v);
+    });
 }
 
 // --- any operands, integers among them: one element a thread -------------------------------------------------------
@@ -197,8 +187,11 @@ struct operands {
     mz_broadcast loops;
 };
 
-template <class ELEMENT, int N> __global__ void __launch_bounds__(THREADS) operands_kernel(operands o, int64_t n) {
-    for (int64_t i = thread_index<THREADS>(); i < n; i += static_cast<int64_t>(gridDim.x) * THREADS) {
+template <class ELEMENT, int N> void launch_operands(const mz_cuda_device *cuda, const mz_call *call) {
+    operands o = {.y = mz_cuda_array(mz_out(call, cast, y)), .loops = loops_of(call)};
+    for (int j = 0; j < N; j++)
+        o.in[j] = mz_cuda_array(&call->in[j]);
+    launch_items(cuda, mz_shape_count(&mz_out(call, cast, y)->shape), [=] __device__(int64_t i) {
         int64_t rest = i, at[MZ_OPERANDS] = {0, 0, 0};
         for (int d = o.loops.rank - 1; d >= 0; d--) {
             // The outermost index is what is left; 32 bits divide several times as fast.
@@ -211,17 +204,8 @@ template <class ELEMENT, int N> __global__ void __launch_bounds__(THREADS) opera
         }
         float v[MZ_OPERANDS] = {0, 0, 0};
         for_each<N>([&](int j) { v[j] = load_number(o.in[j], at[j]); });
-        const float y = ELEMENT::of(v[0], v[1], v[2], element_attrs{});
-        store_number(o.y, i, y);
-    }
-}
-
-template <class ELEMENT, int N> void launch_operands(const mz_cuda_device *cuda, const mz_call *call) {
-    operands o = {.y = mz_cuda_array(mz_out(call, cast, y)), .loops = loops_of(call)};
-    const int64_t n = mz_shape_count(&mz_out(call, cast, y)->shape);
-    for (int j = 0; j < N; j++)
-        o.in[j] = mz_cuda_array(&call->in[j]);
-    launch_threads<THREADS, true>(cuda, operands_kernel<ELEMENT, N>, n, o, n);
+        store_number(o.y, i, ELEMENT::of(v[0], v[1], v[2], element_attrs{}));
+    });
 }
 
 // --- the ops of element.def, and a few more ------------------------------------------------------------------------

@@ -167,13 +167,9 @@ __global__ void __launch_bounds__(SORT_BLOCK)
     }
 }
 
-struct piece_args {
-    mz_cu_array dy;
+struct piece_args : embedding_bwd_args {
     const int32_t *keys, *positions; // sorted
-    float *dtable, *head, *tail;     // [rows, width], [pieces, width] twice
-    int64_t n, rows;
-    int width;
-    bool accumulate;
+    float *head, *tail;              // [pieces, width]
 };
 
 // dtable's row `id` (+)= sum
@@ -275,16 +271,8 @@ static size_t embedding_bwd_workspace(int64_t n, int width) {
 static void sum_sorted(cudaStream_t stream, const embedding_bwd_args &args, const int32_t *keys,
                        const int32_t *positions, char *workspace) {
     size_t part = aligned(static_cast<size_t>(pieces_of(args.n)) * static_cast<size_t>(args.width) * 4);
-    piece_args a = {args.dy,
-                    keys,
-                    positions,
-                    args.dtable,
-                    reinterpret_cast<float *>(workspace),
-                    reinterpret_cast<float *>(workspace + part),
-                    args.n,
-                    args.rows,
-                    args.width,
-                    args.accumulate};
+    const piece_args a = {args, keys, positions, reinterpret_cast<float *>(workspace),
+                          reinterpret_cast<float *>(workspace + part)};
     unsigned slices = blocks_of(a.width, WARP * 8);
     dim3 stretches(blocks_of(a.n, PIECE_WARPS), slices);
     dim3 pieces(blocks_of(pieces_of(a.n), PIECE_WARPS), slices);

@@ -64,17 +64,16 @@ static void find_amax(cudaStream_t stream, mz_cu_array x, int64_t n, uint32_t *a
 }
 
 // --- from 8 bits ---------------------------------------------------------------------------------------------------
-__global__ void __launch_bounds__(THREADS)
-    widen_kernel(mz_cu_array x, scales_args scales, void *y, int64_t rows, int64_t cols, bool columnwise) {
+static void widen(const mz_cuda_device *cuda, mz_cu_array x, scales_args scales, void *y, int64_t rows, int64_t cols,
+                  bool columnwise) {
     const __nv_fp8_interpretation_t format = x.dtype == MEZZO_F8E4M3 ? __NV_E4M3 : __NV_E5M2;
-    const int64_t i = thread_index<THREADS>();
-    if (i < rows * cols) {
+    launch_items(cuda, rows * cols, [=] __device__(int64_t i) {
         const int64_t row = i / cols, col = i % cols, from = columnwise ? col * ((rows + 15) / 16 * 16) + row : i;
         const float factor =
             scales.data[(row >> scales.row_shift) * scales.row_step + (col >> scales.col_shift) * scales.col_step];
         const __half_raw half = __nv_cvt_fp8_to_halfraw(static_cast<const uint8_t *>(x.data)[from], format);
         store1(y, MEZZO_BF16, i, __half2float(half) * factor);
-    }
+    });
 }
 
 // --- blocks, emulated (base/blocks.c has the definitions) ----------------------------------------------------------
@@ -120,104 +119,84 @@ __device__ __forceinline__ float up_or_down(float x, bool eight, uint32_t random
     return copysignf(__fadd_rn(low, up), x);
 }
 
-// base/blocks.c's mz_blocks_turn_run, along columns: a thread a block of rows.
+// base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says, a thread a block of rows; signs by
+// rng's seed.
 template <int SIZE>
-__global__ void __launch_bounds__(THREADS)
-    turn_kernel(mz_cu_array x, float *y, int64_t rows, int64_t cols, int via, const void *rng) {
-    const int64_t parts = (rows + SIZE - 1) / SIZE, index = thread_index<THREADS>();
-    if (index >= parts * cols)
-        return;
-    const int64_t part = index / cols, at = part * SIZE * cols + index % cols;
-    const bool whole = (part + 1) * SIZE <= rows;
-    const uint32_t signs =
-        philox({static_cast<const mz_rng_state *>(rng)->seed, 0, 0x60000000u}, 0).x; // mz_blocks_signs
-    float v[SIZE];
+void turn(const mz_cuda_device *cuda, mz_cu_array x, float *y, int64_t rows, int64_t cols, int via, const void *rng) {
+    launch_items(cuda, (rows + SIZE - 1) / SIZE * cols, [=] __device__(int64_t index) {
+        const int64_t part = index / cols, at = part * SIZE * cols + index % cols;
+        const bool whole = (part + 1) * SIZE <= rows;
+        const uint32_t signs =
+            philox({static_cast<const mz_rng_state *>(rng)->seed, 0, 0x60000000u}, 0).x; // mz_blocks_signs
+        float v[SIZE];
 #pragma unroll
-    for (int i = 0; i < SIZE; i++) {
-        v[i] = part * SIZE + i < rows ? round_to(load1(x, at + i * cols), via) : 0;
-        v[i] = whole && (signs >> i & 1) != 0 ? -v[i] : v[i];
-    }
-    if (whole) {
-#pragma unroll
-        for (int half = 1; half < SIZE; half *= 2)
-#pragma unroll
-            for (int i = 0; i < SIZE; i++)
-                if ((i & half) == 0) {
-                    const float one = v[i], other = v[i + half];
-                    v[i] = __fadd_rn(one, other);
-                    v[i + half] = __fsub_rn(one, other);
-                }
-    }
-    const float root = SIZE == 32 ? 0x1.6a09e6p-3f : 0.25f;
-#pragma unroll
-    for (int i = 0; i < SIZE; i++)
-        if (part * SIZE + i < rows)
-            y[at + i * cols] = whole ? __fmul_rn(v[i], root) : v[i];
-}
-
-// base/blocks.h's mz_blocks_turn_run along each column of x, rounded as `via` says; signs by rng's seed.
-static void turn(cudaStream_t stream, mz_cu_array x, float *y, int64_t rows, int64_t cols, int blocks, int via,
-                 const void *rng) {
-    const int64_t size = blocks == NVFP4 ? 16 : 32, n = (rows + size - 1) / size * cols;
-    if (n > 0)
-        (size == 16 ? turn_kernel<16> : turn_kernel<32>)<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(x, y, rows,
-                                                                                                        cols, via, rng);
-}
-
-// x may be y where both are FP32. A thread a block, whose numbers stay in registers.
-template <int SIZE>
-__global__ void __launch_bounds__(THREADS)
-    blocks_kernel(mz_cu_array x, void *y, int to, int64_t rows, int64_t cols, int down, int blocks, int via,
-                  const uint32_t *amax_of_all, random_args random) {
-    const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + SIZE - 1) / SIZE;
-    const int64_t index = thread_index<THREADS>();
-    if (index >= runs * parts)
-        return;
-    const int64_t run = down ? index % runs : index / parts, part = down ? index / runs : index % parts;
-    const int64_t stride = down ? cols : 1, at = (down ? run : run * cols) + part * SIZE * stride;
-    const int n = static_cast<int>(min(static_cast<int64_t>(SIZE), k - part * SIZE));
-    const float all = round_to(__uint_as_float(*amax_of_all), via), asked = all / (6.0f * 448.0f);
-    const float tensor = blocks == NVFP4 && asked >= 0x1p-100f && isfinite(asked) ? asked : 1.0f;
-    float v[SIZE], amax = 0;
-#pragma unroll
-    for (int i = 0; i < SIZE; i++) {
-        v[i] = i < n ? round_to(load1(x, at + i * stride), via) : 0;
-        amax = fabsf(v[i]) > amax || isnan(v[i]) ? fabsf(v[i]) : amax;
-    }
-    const float scale = block_scale(amax, blocks, tensor), factor = scale * tensor;
-    const double inverse = blocks != NVFP4 ? 1 / static_cast<double>(scale)
-                           : scale == 0    ? 0
-                                           : static_cast<double>(1.0f / factor);
-    const philox_key key = random.rng != nullptr ? philox_key_of(random.rng, random.stream) : philox_key{0, 0, 0};
-    uint4 words = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < SIZE; i++) {
-        if (i >= n)
-            break;
-        const float scaled = static_cast<float>(static_cast<double>(v[i]) * inverse);
-        float element;
-        if (random.rng != nullptr) {
-            const uint64_t e = static_cast<uint64_t>(random.first + at + i * stride);
-            if (i == 0 || e % 4 == 0 || stride != 1)
-                words = philox(key, e >> 2);
-            const uint32_t word = e % 4 == 0 ? words.x : e % 4 == 1 ? words.y : e % 4 == 2 ? words.z : words.w;
-            element = up_or_down(scaled, blocks == MXFP8, word);
-        } else {
-            element = blocks == MXFP8 ? round_e4m3(scaled) : round_e2m1(scaled);
+        for (int i = 0; i < SIZE; i++) {
+            v[i] = part * SIZE + i < rows ? round_to(load1(x, at + i * cols), via) : 0;
+            v[i] = whole && (signs >> i & 1) != 0 ? -v[i] : v[i];
         }
-        store1(y, to, at + i * stride, isnan(factor) ? factor : element * factor);
-    }
+        if (whole) {
+#pragma unroll
+            for (int half = 1; half < SIZE; half *= 2)
+#pragma unroll
+                for (int i = 0; i < SIZE; i++)
+                    if ((i & half) == 0) {
+                        const float one = v[i], other = v[i + half];
+                        v[i] = __fadd_rn(one, other);
+                        v[i + half] = __fsub_rn(one, other);
+                    }
+        }
+        const float root = SIZE == 32 ? 0x1.6a09e6p-3f : 0.25f;
+#pragma unroll
+        for (int i = 0; i < SIZE; i++)
+            if (part * SIZE + i < rows)
+                y[at + i * cols] = whole ? __fmul_rn(v[i], root) : v[i];
+    });
 }
 
-// x [rows, cols], rounded as `via` says, then to blocks along the columns, or down the rows. y: FP32, or BF16, which
-// holds a number of MX's exactly where its block's scale is at least 2^-124.
-static void round_to_blocks(cudaStream_t stream, mz_cu_array x, const mz_tensor *y, int64_t rows, int64_t cols,
-                            bool down, int blocks, int via, const uint32_t *amax, const random_args &random) {
-    const int64_t size = blocks == NVFP4 ? 16 : 32, k = down ? rows : cols, runs = down ? cols : rows;
-    const int64_t n = runs * ((k + size - 1) / size);
-    if (n > 0)
-        (size == 16 ? blocks_kernel<16> : blocks_kernel<32>)<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(
-            x, y->data, y->dtype, rows, cols, down, blocks, via, amax, random);
+// x [rows, cols], rounded as `via` says, then to blocks along the columns, or down the rows, a thread a block, whose
+// numbers stay in registers. y: FP32, which may be x, or BF16, which holds a number of MX's exactly where its block's
+// scale is at least 2^-124.
+template <int SIZE>
+void round_to_blocks(const mz_cuda_device *cuda, mz_cu_array x, const mz_tensor *result, int64_t rows, int64_t cols,
+                     bool down, int blocks, int via, const uint32_t *amax_of_all, random_args random) {
+    const int64_t k = down ? rows : cols, runs = down ? cols : rows, parts = (k + SIZE - 1) / SIZE;
+    const mz_cu_array y = mz_cuda_array(result);
+    launch_items(cuda, runs * parts, [=] __device__(int64_t index) {
+        const int64_t run = down ? index % runs : index / parts, part = down ? index / runs : index % parts;
+        const int64_t stride = down ? cols : 1, at = (down ? run : run * cols) + part * SIZE * stride;
+        const int n = static_cast<int>(min(static_cast<int64_t>(SIZE), k - part * SIZE));
+        const float all = round_to(__uint_as_float(*amax_of_all), via), asked = all / (6.0f * 448.0f);
+        const float tensor = blocks == NVFP4 && asked >= 0x1p-100f && isfinite(asked) ? asked : 1.0f;
+        float v[SIZE], amax = 0;
+#pragma unroll
+        for (int i = 0; i < SIZE; i++) {
+            v[i] = i < n ? round_to(load1(x, at + i * stride), via) : 0;
+            amax = fabsf(v[i]) > amax || isnan(v[i]) ? fabsf(v[i]) : amax;
+        }
+        const float scale = block_scale(amax, blocks, tensor), factor = scale * tensor;
+        const double inverse = blocks != NVFP4 ? 1 / static_cast<double>(scale)
+                               : scale == 0    ? 0
+                                               : static_cast<double>(1.0f / factor);
+        const philox_key key = random.rng != nullptr ? philox_key_of(random.rng, random.stream) : philox_key{0, 0, 0};
+        uint4 words = make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < SIZE; i++) {
+            if (i >= n)
+                break;
+            const float scaled = static_cast<float>(static_cast<double>(v[i]) * inverse);
+            float element;
+            if (random.rng != nullptr) {
+                const uint64_t e = static_cast<uint64_t>(random.first + at + i * stride);
+                if (i == 0 || e % 4 == 0 || stride != 1)
+                    words = philox(key, e >> 2);
+                const uint32_t word = e % 4 == 0 ? words.x : e % 4 == 1 ? words.y : e % 4 == 2 ? words.z : words.w;
+                element = up_or_down(scaled, blocks == MXFP8, word);
+            } else {
+                element = blocks == MXFP8 ? round_e4m3(scaled) : round_e2m1(scaled);
+            }
+            store1(y, at + i * stride, isnan(factor) ? factor : element * factor);
+        }
+    });
 }
 
 // --- products ------------------------------------------------------------------------------------------------------
@@ -261,10 +240,10 @@ static const char *prepare(mezzo_device *device, const mz_call *call, mz_prepare
 }
 
 static mezzo_status run(mezzo_device *device, const mz_call *call) {
-    const cudaStream_t stream = mz_cuda(device)->stream;
+    const mz_cuda_device *cuda = mz_cuda(device);
     mz_call part = mz_plain_call(call, plain_dtype);
     uint32_t *amax = reinterpret_cast<uint32_t *>(static_cast<char *>(part.workspace) - MZ_PLAIN_BEFORE);
-    const bool dw = call->op == MZ_OP_linear_dw;
+    const bool dw = call->op == MZ_OP_linear_dw, sixteen = call->attrs.blocks == MEZZO_BLOCKS_NVFP4;
     const int blocks = call->attrs.blocks;
     random_args random[2] = {};
     if (call->op != MZ_OP_linear && call->attrs.random_gradients)
@@ -277,19 +256,18 @@ static mezzo_status run(mezzo_device *device, const mz_call *call) {
         const bool down = dw || (call->op == MZ_OP_linear_dx && i == 1);
         mz_cu_array x = mz_cuda_array(from);
         if (mz_is_8bit(from)) {
-            if (n > 0)
-                widen_kernel<<<blocks_of(n, THREADS), THREADS, 0, stream>>>(x, scales_of(from), part.in[i].data, rows,
-                                                                            cols, from->columnwise);
+            widen(cuda, x, scales_of(from), part.in[i].data, rows, cols, from->columnwise);
             continue;
         }
         int via = call->numerics.compute;
         if (dw && call->attrs.hadamard) {
-            turn(stream, x, static_cast<float *>(part.in[i].data), rows, cols, blocks, via, call->rng);
+            (sixteen ? turn<16> : turn<32>)(cuda, x, static_cast<float *>(part.in[i].data), rows, cols, via, call->rng);
             x = {part.in[i].data, MEZZO_F32};
             via = MEZZO_F32;
         }
-        find_amax(stream, x, n, amax);
-        round_to_blocks(stream, x, &part.in[i], rows, cols, down, blocks, via, amax, random[i]);
+        find_amax(cuda->stream, x, n, amax);
+        (sixteen ? round_to_blocks<16> : round_to_blocks<32>)(cuda, x, &part.in[i], rows, cols, down, blocks, via, amax,
+                                                              random[i]);
     }
     MZ_CUDA_TRY(cudaGetLastError());
     return mz_plain_run(device, call, &part);

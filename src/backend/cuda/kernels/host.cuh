@@ -64,13 +64,11 @@ inline unsigned blocks_at_most_2_20(int64_t items, int64_t each) { // of kernels
     const int64_t blocks = (items + each - 1) / each;
     return static_cast<unsigned>(blocks < 1 << 20 ? blocks : 1 << 20);
 }
-// Launches a thread for each of the items, in blocks of BLOCK; with no items nothing. STRIDES: the kernel strides over
-// the grid.
-template <int BLOCK, bool STRIDES = false, class... P, class... A>
+// Launches a thread for each of the items, in blocks of BLOCK; with no items nothing.
+template <int BLOCK, class... P, class... A>
 void launch_threads(const mz_cuda_device *cuda, void (*kernel)(P...), int64_t items, const A &...args) {
     if (items > 0)
-        kernel<<<STRIDES ? blocks_at_most_2_20(items, BLOCK) : blocks_of(items, BLOCK), BLOCK, 0, cuda->stream>>>(
-            args...);
+        kernel<<<blocks_of(items, BLOCK), BLOCK, 0, cuda->stream>>>(args...);
 }
 // The kernel of work that is f(i) for each of n items: [=] __device__(int64_t i) { … }
 template <int BLOCK, class F> __global__ void __launch_bounds__(BLOCK) items_kernel(F f, int64_t n) {

@@ -3,7 +3,7 @@
 // of tiles.
 #include "host.cuh"
 #include "layout.cuh"
-#include "vec.cuh"
+#include "rows.cuh"
 
 extern "C" {
 #include "backend/inspect.h"
@@ -144,7 +144,6 @@ __device__ __forceinline__ int32_t larger_magnitude(int32_t amax, float x) {
 }
 
 __global__ void __launch_bounds__(LANES) squares_kernel(rounding a) {
-    __shared__ int32_t most[LANES];
     const int tid = static_cast<int>(threadIdx.x);
     const int64_t across = (a.columns + LONG - 1) / LONG;
     const int64_t row0 = blockIdx.x / across * LONG, column0 = blockIdx.x % across * LONG;
@@ -167,19 +166,14 @@ __global__ void __launch_bounds__(LANES) squares_kernel(rounding a) {
             if (row0 + r < a.rows && column < a.columns)
                 amax = larger_magnitude(amax, number_at(a, row0 + r, column));
     }
-    most[tid] = amax;
-    for (int half = LANES / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (tid < half)
-            most[tid] = max(most[tid], most[tid + half]);
-    }
+    amax = block_merge<LANES>(amax, [](int32_t &most, int32_t other) { most = max(most, other); });
     if (tid != 0)
         return;
-    a.amax[blockIdx.x] = most[0];
+    a.amax[blockIdx.x] = amax;
     for (int f = 0; f < a.n; f++) {
-        atomicMax(&a.found[f].amax, mz_magnitude_of_one_nan(most[0]));
+        atomicMax(&a.found[f].amax, mz_magnitude_of_one_nan(amax));
         if (a.form[f].tile)
-            count_scale(&a.found[f], a.form[f], most[0]);
+            count_scale(&a.found[f], a.form[f], amax);
     }
 }
 

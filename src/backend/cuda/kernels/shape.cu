@@ -155,8 +155,9 @@ static void launch_permute(const mz_cuda_device *cuda, const mz_call *call) {
     }
     for_units<16>(p.size, [&](auto unit) {
         using U = decltype(unit);
-        launch_threads<COPY_BLOCK, true>(cuda, permute_kernel<U>, n, static_cast<const U *>(x->data),
-                                         static_cast<U *>(y->data), p, n);
+        if (n > 0)
+            permute_kernel<<<blocks_at_most_2_20(n, COPY_BLOCK), COPY_BLOCK, 0, cuda->stream>>>(
+                static_cast<const U *>(x->data), static_cast<U *>(y->data), p, n);
     });
 }
 
@@ -169,12 +170,11 @@ __device__ __forceinline__ int64_t element_at(const mz_layout &l, int64_t s) {
 }
 
 template <typename U>
-__global__ void __launch_bounds__(COPY_BLOCK)
-    copy_kernel(const U *x, mz_layout from, U *y, mz_layout to, int64_t n, int64_t stored) {
-    for (int64_t s = thread_index<COPY_BLOCK>(); s < stored; s += static_cast<int64_t>(gridDim.x) * COPY_BLOCK) {
-        int64_t i = element_at(to, s);
+void copy(const mz_cuda_device *cuda, const U *x, mz_layout from, U *y, mz_layout to, int64_t n, int64_t stored) {
+    launch_items(cuda, stored, [=] __device__(int64_t s) {
+        const int64_t i = element_at(to, s);
         y[s] = i >= 0 && i < n ? x[layout_index(from, i)] : U{};
-    }
+    });
 }
 
 static void launch_copy(const mz_cuda_device *cuda, const mz_call *call) {
@@ -183,8 +183,7 @@ static void launch_copy(const mz_cuda_device *cuda, const mz_call *call) {
     const mz_layout from = mz_cuda_layout(x), to = mz_cuda_layout(y);
     for_units<8>(static_cast<int>(mezzo_dtype_size(x->dtype)), [&](auto unit) {
         using U = decltype(unit);
-        launch_threads<COPY_BLOCK, true>(cuda, copy_kernel<U>, stored, static_cast<const U *>(x->data), from,
-                                         static_cast<U *>(y->data), to, n, stored);
+        copy(cuda, static_cast<const U *>(x->data), from, static_cast<U *>(y->data), to, n, stored);
     });
 }
 
