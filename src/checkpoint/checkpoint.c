@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/decimal.h"
+#include "base/scope.h"
 #include "base/stop.h"
 #include "graph/graph.h"
 #include "io/file.h"
@@ -436,11 +437,9 @@ static mezzo_status check_tensors(const char *folder, const char *file, const mz
 }
 
 static mezzo_status put_merged(const mz_safetensors *tensors, mezzo_params *params, int index) {
-    float *merged;
+    MZ_SCOPED(mz_free_at) float *merged = NULL;
     MEZZO_TRY(mz_lora_merge(tensors, params->list[index].name, &params->list[index].parts, &merged));
-    mezzo_status status = mz_params_write_master(params, index, merged);
-    mz_free(merged);
-    return status;
+    return mz_params_write_master(params, index, merged);
 }
 
 static mezzo_status put_on_device(const mz_safetensors *tensors, const tensor_list *list) {
@@ -555,12 +554,10 @@ static mezzo_status open_sources(const char *path, const mezzo_checkpoint *c, me
 }
 
 static mezzo_status open_scales(const char *folder, mezzo_params *params) {
-    char *path = mz_format("%s/state.json", folder);
+    MZ_SCOPED(mz_free_at) char *path = mz_format("%s/state.json", folder);
     if (path == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = mz_state_load_scales(path, params);
-    mz_free(path);
-    return status;
+    return mz_state_load_scales(path, params);
 }
 
 mezzo_status mezzo_checkpoint_load(const char *path, mezzo_checkpoint *checkpoint) {

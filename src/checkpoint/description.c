@@ -16,14 +16,11 @@ static mezzo_status put_fact(void *user, const mz_fact *fact) {
 }
 
 mezzo_status mz_description_write(const mz_model *model, char out[MEZZO_DESCRIPTION]) {
-    json_t *object = mz_json_new();
+    MZ_SCOPED(mz_json_free_at) json_t *object = mz_json_new();
     if (object == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for a model's description");
-    mezzo_status status = mz_model_describe(model, put_fact, object);
-    if (status == MEZZO_OK)
-        status = mz_description_of(object, out);
-    json_decref(object);
-    return status;
+    MEZZO_TRY(mz_model_describe(model, put_fact, object));
+    return mz_description_of(object, out);
 }
 
 mezzo_status mz_description_of(const json_t *object, char out[MEZZO_DESCRIPTION]) {

@@ -1,4 +1,5 @@
 // Finds a whole checkpoint in a folder. Nothing here changes a folder but mz_checkpoint_recover, which its owner calls.
+#include "base/scope.h"
 #include "base/stop.h"
 #include "checkpoint/checkpoint.h"
 #include "io/file.h"
@@ -66,24 +67,18 @@ static mezzo_status put_back(void *user, const char *name) {
 }
 
 mezzo_status mz_checkpoint_recover(const char *folder) {
-    char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
+    MZ_SCOPED(mz_free_at) char *staged = mz_format("%s/" MZ_CHECKPOINT_STAGED, folder);
     if (staged == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status =
-        mz_path_is_dir(folder) ? each_replaced(folder, put_back, (void *)(uintptr_t)folder) : MEZZO_OK;
-    if (status == MEZZO_OK)
-        status = mz_dir_remove(staged);
-    mz_free(staged);
-    return status;
+    MEZZO_TRY(mz_path_is_dir(folder) ? each_replaced(folder, put_back, (void *)(uintptr_t)folder) : MEZZO_OK);
+    return mz_dir_remove(staged);
 }
 
 mezzo_status mz_checkpoint_open_tensors(const char *folder, const char *file, mz_safetensors **out) {
-    char *path = mz_format("%s/%s", folder, file);
+    MZ_SCOPED(mz_free_at) char *path = mz_format("%s/%s", folder, file);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_safetensors_open(path, out);
-    mz_free(path);
-    return status;
+    return mz_safetensors_open(path, out);
 }
 
 // Finds the first tensor of a file with a value that is not finite; FORMAT names it.

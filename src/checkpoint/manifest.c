@@ -78,12 +78,10 @@ static mezzo_status read_entries(const char *where, const json_t *root, bool sea
 }
 
 static mezzo_status read_manifest(const char *path, mz_manifest *out) {
-    json_t *root;
+    MZ_SCOPED(mz_json_free_at) json_t *root = NULL;
     bool sealed;
     MEZZO_TRY(mz_json_load_sealed(path, MZ_MANIFEST_MAX_BYTES, &root, &sealed));
-    mezzo_status status = read_entries(path, root, sealed, out);
-    json_decref(root);
-    return status;
+    return read_entries(path, root, sealed, out);
 }
 
 static bool named(const mz_manifest *manifest, const char *name) {
@@ -201,11 +199,7 @@ static mezzo_status put_manifest(json_t *root, const mz_manifest *manifest) {
 }
 
 mezzo_status mz_manifest_save(const char *folder, const mz_manifest *manifest) {
-    json_t *root = mz_json_new();
-    mezzo_status status =
-        root == NULL ? mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest") : put_manifest(root, manifest);
-    if (status == MEZZO_OK)
-        status = mz_json_save_sealed(mz_path_of("%s/manifest.json", folder).text, root, NULL);
-    json_decref(root);
-    return status;
+    MZ_SCOPED(mz_json_free_at) json_t *root = mz_json_new();
+    MEZZO_TRY(root == NULL ? mz_fail(MEZZO_ERR_MEMORY, "no memory for the manifest") : put_manifest(root, manifest));
+    return mz_json_save_sealed(mz_path_of("%s/manifest.json", folder).text, root, NULL);
 }

@@ -224,17 +224,13 @@ static mezzo_status put_all(json_t *root, const mezzo_checkpoint *c, json_t *mod
 mezzo_status mz_state_save(const char *path, const mezzo_checkpoint *checkpoint,
                            const mz_file_mark files[MZ_CHECKPOINT_FILES], mz_written *written) {
     const char *description = checkpoint->model;
-    json_t *model = NULL;
+    MZ_SCOPED(mz_json_free_at) json_t *model = NULL;
     if (description[0] != '\0')
         MEZZO_TRY(mz_json_parse("the model's description", description, strlen(description), MZ_JSON_DEPTH, &model));
-    json_t *root = mz_json_new();
-    mezzo_status status = root != NULL ? put_all(root, checkpoint, json_incref(model), files)
-                                       : mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
-    if (status == MEZZO_OK)
-        status = mz_json_save_sealed(path, root, written);
-    json_decref(root);
-    json_decref(model);
-    return status;
+    MZ_SCOPED(mz_json_free_at) json_t *root = mz_json_new();
+    MEZZO_TRY(root != NULL ? put_all(root, checkpoint, json_incref(model), files)
+                           : mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path));
+    return mz_json_save_sealed(path, root, written);
 }
 
 // --- reading -------------------------------------------------------------------------------------------------------
@@ -414,19 +410,16 @@ static mezzo_status get_scales(const char *path, json_t *object, mezzo_params *p
 }
 
 mezzo_status mz_state_load_scales(const char *path, mezzo_params *params) {
-    json_t *root, *object;
+    MZ_SCOPED(mz_json_free_at) json_t *root = NULL;
+    json_t *object;
     bool sealed;
-    mezzo_status status;
     MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
     object = json_object_get(root, "scales");
-    MEZZO_TRY_GOTO(status, get_scales(path, object, params, false));
-    MEZZO_TRY_GOTO(status, mz_scales_read(params->device, &params->scales));
+    MEZZO_TRY(get_scales(path, object, params, false));
+    MEZZO_TRY(mz_scales_read(params->device, &params->scales));
     for (int i = 0; i < params->scales.n; i++)
         params->scales.host[i] = (mz_scale_entry){.scale = 1, .dtype = params->scales.host[i].dtype};
-    MEZZO_TRY_GOTO(status, get_scales(path, object, params, true));
-fail:
-    json_decref(root);
-    return status;
+    return get_scales(path, object, params, true);
 }
 
 // --- comparing -----------------------------------------------------------------------------------------------------

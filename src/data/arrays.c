@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "io/zip.h"
 
 void mz_arrays_free(mz_arrays *arrays) {
@@ -93,7 +94,7 @@ static mezzo_status read_entry(const char *path, const mz_zip *zip, size_t index
     const mz_zip_entry *e = &zip->entries[index];
     const size_t n = strlen(e->name), end = strlen(".npy");
     const unsigned char *bytes;
-    void *owned;
+    MZ_SCOPED(mz_free_at) void *owned = NULL;
     mz_npy npy = {0};
     if (n <= end || strcmp(e->name + n - end, ".npy") != 0)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: entry '%s' is no array", path, e->name);
@@ -102,11 +103,8 @@ static mezzo_status read_entry(const char *path, const mz_zip *zip, size_t index
     if (mz_arrays_find(out, name.text) != NULL)
         return mz_fail(MEZZO_ERR_FORMAT, "%s is there twice", where.text);
     MEZZO_TRY(mz_zip_read(zip, path, index, &bytes, &owned));
-    mezzo_status status = mz_npy_parse(where.text, bytes, (size_t)e->size, &npy);
-    if (status == MEZZO_OK)
-        status = add(out, where.text, name.text, &npy);
-    mz_free(owned);
-    return status;
+    MEZZO_TRY(mz_npy_parse(where.text, bytes, (size_t)e->size, &npy));
+    return add(out, where.text, name.text, &npy);
 }
 
 static mezzo_status read_entries(const char *where, const mz_zip *zip, mz_arrays *out) {

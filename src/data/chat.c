@@ -580,15 +580,13 @@ mezzo_status mz_chat_find_end(const mezzo_tokenizer *tok, char **end) {
 
 // --- exports -------------------------------------------------------------------------------------------------------
 static mezzo_status write_config(const mz_chat *chat, const char *folder, const char *reader) {
-    json_t *object = mz_json_new();
-    mezzo_status status = object != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK && reader != NULL &&
-        json_object_set_new(object, "tokenizer_class", json_string(reader)) != 0)
-        status = mz_fail(MEZZO_ERR_MEMORY, "no memory for tokenizer_config.json");
-    if (status == MEZZO_OK && json_object_size(object) > 0)
-        status = mz_json_save(mz_path_of("%s/tokenizer_config.json", folder).text, object);
-    json_decref(object);
-    return status;
+    MZ_SCOPED(mz_json_free_at) json_t *object = mz_json_new();
+    MEZZO_TRY(object != NULL ? mz_chat_to_json(chat, object) : MEZZO_ERR_MEMORY);
+    if (reader != NULL && json_object_set_new(object, "tokenizer_class", json_string(reader)) != 0)
+        MEZZO_TRY(mz_fail(MEZZO_ERR_MEMORY, "no memory for tokenizer_config.json"));
+    if (json_object_size(object) > 0)
+        MEZZO_TRY(mz_json_save(mz_path_of("%s/tokenizer_config.json", folder).text, object));
+    return MEZZO_OK;
 }
 
 static int32_t special_named(const mezzo_tokenizer *tok, const char *text) {
@@ -619,11 +617,10 @@ mezzo_status mz_chat_generation(const mezzo_tokenizer *tok, json_t **out) {
 
 mezzo_status mz_chat_write(const mezzo_tokenizer *tok, const char *folder, const char *reader) {
     MEZZO_TRY(write_config(&tok->chat, folder, reader));
-    json_t *generation = NULL;
+    MZ_SCOPED(mz_json_free_at) json_t *generation = NULL;
     const mz_path path = mz_path_of("%s/generation_config.json", folder);
-    mezzo_status status = mz_path_exists(path.text) ? MEZZO_OK : mz_chat_generation(tok, &generation);
-    if (status == MEZZO_OK && json_object_size(generation) > 0)
-        status = mz_json_save(path.text, generation);
-    json_decref(generation);
-    return status;
+    MEZZO_TRY(mz_path_exists(path.text) ? MEZZO_OK : mz_chat_generation(tok, &generation));
+    if (json_object_size(generation) > 0)
+        MEZZO_TRY(mz_json_save(path.text, generation));
+    return MEZZO_OK;
 }

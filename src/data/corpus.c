@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <sys/stat.h>
 
+#include "base/scope.h"
 #include "base/stop.h"
 #include "data/record_forms.h"
 #include "data/tokenizer.h"
@@ -281,13 +282,11 @@ static mezzo_status save_split(const mz_stream *stream, const char *folder, cons
     const mz_path path = mz_path_of("%s/%s", folder, name);
     if (stream->tokens == 0)
         return mz_file_remove(path.text);
-    mz_tokens *pieces;
+    MZ_SCOPED(mz_free_at) mz_tokens *pieces = NULL;
     MEZZO_TRY(MZ_NEW(pieces, stream->count + 1));
     for (size_t i = 0; i < stream->count; i++)
         pieces[i] = stream->segments[i].tokens;
-    const mezzo_status status = mz_shard_write(path.text, format, width, pieces, stream->count);
-    mz_free(pieces);
-    return status;
+    return mz_shard_write(path.text, format, width, pieces, stream->count);
 }
 
 // Returns whether every token fits in 16 bits: as the tokenizer says or, without one, by reading all.

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include "base/scope.h"
 #include "base/stop.h"
 #include "data/corpus.h"
 #include "data/tokenizer.h"
@@ -182,15 +183,11 @@ static mezzo_status add_text(mz_stream *stream, const mezzo_tokenizer *tok, cons
 }
 
 static mezzo_status collect_characters(const text *texts, size_t count, mezzo_tokenizer **out) {
-    mz_char_set *set;
+    MZ_SCOPED(mz_free_at) mz_char_set *set = NULL;
     MEZZO_TRY(MZ_NEW(set, 1));
-    mezzo_status status = MEZZO_OK;
-    for (size_t i = 0; status == MEZZO_OK && i < count; i++)
-        status = mz_char_set_add(set, texts[i].path, (const char *)texts[i].map.data, texts[i].map.size);
-    if (status == MEZZO_OK)
-        status = mz_tokenizer_from_chars(set, out);
-    mz_free(set);
-    return status;
+    for (size_t i = 0; i < count; i++)
+        MEZZO_TRY(mz_char_set_add(set, texts[i].path, (const char *)texts[i].map.data, texts[i].map.size));
+    return mz_tokenizer_from_chars(set, out);
 }
 
 static mezzo_status make_tokenizer(const mz_tokenizer_sources *from, const text *texts, size_t count,

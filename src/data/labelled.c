@@ -31,13 +31,12 @@ static mezzo_status add_class(mz_classes *classes, const char *name) {
 }
 
 mezzo_status mz_classes_save(const mz_classes *classes, const char *path) {
-    json_t *object = mz_json_new(), *list = json_array();
+    MZ_SCOPED(mz_json_free_at) json_t *object = mz_json_new();
+    json_t *list = json_array();
     for (size_t i = 0; i < classes->n; i++)
         (void)json_array_append_new(list, json_string(classes->names[i]));
     (void)json_object_set_new(object, "classes", list);
-    mezzo_status status = mz_json_save(path, object);
-    json_decref(object);
-    return status;
+    return mz_json_save(path, object);
 }
 
 mezzo_status mz_classes_load(const char *path, mz_classes *out) {

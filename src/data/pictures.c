@@ -254,8 +254,7 @@ static mezzo_status add_maps(mz_pictures *p, const numbered *maps, size_t n) {
 }
 
 static mezzo_status open_radio(const char *path, mz_pictures *p) {
-    mezzo_status status = MEZZO_OK;
-    numbered *maps = NULL;
+    MZ_SCOPED(mz_free_at) numbered *maps = NULL;
     size_t n = 0;
     reading r = {.p = p,
                  .scenes = mz_path_of("%s/png/buildings_complete", path),
@@ -263,14 +262,11 @@ static mezzo_status open_radio(const char *path, mz_pictures *p) {
     p->radio = true;
     p->channels = 1;
     p->condition_channels = 2;
-    MEZZO_TRY_GOTO(status, find_gain(path, &r.pictures));
-    MEZZO_TRY_GOTO(status, list_maps(r.pictures.text, &maps, &n));
-    MEZZO_TRY_GOTO(status, add_maps(p, maps, n));
-    MEZZO_TRY_GOTO(status, read_all(&r));
-    MEZZO_TRY_GOTO(status, read_description(p, path));
-fail:
-    mz_free(maps);
-    return status;
+    MEZZO_TRY(find_gain(path, &r.pictures));
+    MEZZO_TRY(list_maps(r.pictures.text, &maps, &n));
+    MEZZO_TRY(add_maps(p, maps, n));
+    MEZZO_TRY(read_all(&r));
+    return read_description(p, path);
 }
 
 // --- pairs, arrays -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ const mz_record_form mz_record_forms[MZ_RECORD_FORMS] = {
 };
 
 mezzo_status mz_record_form_named(const char *name, const mz_record_form **out) {
-    mz_text names = {0};
+    MZ_SCOPED(mz_text_free) mz_text names = {0};
     *out = NULL;
     if (name == NULL || name[0] == '\0' || strcmp(name, "auto") == 0)
         return MEZZO_OK;
@@ -17,11 +17,8 @@ mezzo_status mz_record_form_named(const char *name, const mz_record_form **out) 
         return MEZZO_OK;
     for (size_t i = 0; i < MZ_RECORD_FORMS; i++)
         mz_text_addf(&names, ", %s", mz_record_forms[i].name);
-    mezzo_status status = names.status;
-    if (status == MEZZO_OK)
-        status = mz_fail(MEZZO_ERR_INVALID, "data.form is %s: choose one of auto%s", name, names.data);
-    mz_text_free(&names);
-    return status;
+    MEZZO_TRY(names.status);
+    return mz_fail(MEZZO_ERR_INVALID, "data.form is %s: choose one of auto%s", name, names.data);
 }
 
 void mz_record_release(mz_record_content *content) {
@@ -31,17 +28,14 @@ void mz_record_release(mz_record_content *content) {
 
 // --- which form ----------------------------------------------------------------------------------------------------
 static mezzo_status refuse_form(const char *where) {
-    mz_text keys = {0};
+    MZ_SCOPED(mz_text_free) mz_text keys = {0};
     for (size_t i = 0; i < MZ_RECORD_FORMS; i++) {
         const mz_record_form *f = &mz_record_forms[i];
         mz_text_addf(&keys, "%s%s%s%s", i > 0 ? ", " : "", f->key, f->answer != NULL ? " and " : "",
                      f->answer != NULL ? f->answer : "");
     }
-    mezzo_status status = keys.status;
-    if (status == MEZZO_OK)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: a record has one of these keys: %s", where, keys.data);
-    mz_text_free(&keys);
-    return status;
+    MEZZO_TRY(keys.status);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: a record has one of these keys: %s", where, keys.data);
 }
 
 // Finds the form of a record. For a record with a form's first key alone the error names the second one.

@@ -163,12 +163,10 @@ size_t mz_cut_character(const mezzo_tokenizer *tok, const char *text, size_t fro
 }
 
 static mezzo_status read_sentencepiece(const char *path, json_t **out) {
-    char *bytes;
+    MZ_SCOPED(mz_free_at) char *bytes = NULL;
     size_t n;
     MEZZO_TRY(mz_file_read(path, MAX_FILE, &bytes, &n));
-    mezzo_status status = mz_sentencepiece_read(path, bytes, n, out);
-    mz_free(bytes);
-    return status;
+    return mz_sentencepiece_read(path, bytes, n, out);
 }
 
 mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
@@ -197,14 +195,11 @@ mezzo_status mezzo_tokenizer_load(const char *path, mezzo_tokenizer **out) {
 
 mezzo_status mezzo_tokenizer_save(const mezzo_tokenizer *tok, const char *path) {
     MZ_REQUIRE(tok, path);
-    json_t *object = mz_json_new();
+    MZ_SCOPED(mz_json_free_at) json_t *object = mz_json_new();
     if (!object)
         return mz_fail(MEZZO_ERR_MEMORY, "cannot write %s: out of memory while making JSON", mz_quote(path).text);
-    mezzo_status status = tok->kind->save(tok, object);
-    if (status == MEZZO_OK)
-        status = mz_json_save_sealed_within(path, object, NULL);
-    json_decref(object);
-    return status;
+    MEZZO_TRY(tok->kind->save(tok, object));
+    return mz_json_save_sealed_within(path, object, NULL);
 }
 
 void mezzo_tokenizer_free(mezzo_tokenizer *tok) {

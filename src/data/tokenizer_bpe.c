@@ -264,15 +264,11 @@ mezzo_status mezzo_tokenizer_save_bpe(const mezzo_tokenizer *tok, const char *fo
         return mz_fail(MEZZO_ERR_INVALID,
                        "vocab.json and merges.txt cannot say how a tokenizer.json of Hugging Face's form "
                        "splits: save that");
-    json_t *object = json_object();
-    mezzo_status status = object ? mz_bpe_to_json(&((const mz_bpe_tokenizer *)tok)->bpe, object)
-                                 : mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json");
-    if (status == MEZZO_OK)
-        status = save_vocab(json_object_get(object, "vocab"), folder);
-    if (status == MEZZO_OK)
-        status = save_merges(json_object_get(object, "merges"), folder);
-    json_decref(object);
-    return status;
+    MZ_SCOPED(mz_json_free_at) json_t *object = json_object();
+    MEZZO_TRY(object ? mz_bpe_to_json(&((const mz_bpe_tokenizer *)tok)->bpe, object)
+                     : mz_fail(MEZZO_ERR_MEMORY, "out of memory while making vocab.json"));
+    MEZZO_TRY(save_vocab(json_object_get(object, "vocab"), folder));
+    return save_merges(json_object_get(object, "merges"), folder);
 }
 
 static mezzo_status gpt2_load(const char *where, const json_t *object, mezzo_tokenizer **out) {

@@ -83,13 +83,10 @@ mezzo_status mezzo_tokenizer_create_char(const char *text, size_t n, mezzo_token
     *out = NULL;
     if (n > 0)
         MZ_REQUIRE(text);
-    mz_char_set *set;
+    MZ_SCOPED(mz_free_at) mz_char_set *set = NULL;
     MEZZO_TRY(MZ_NEW(set, 1));
-    mezzo_status status = mz_char_set_add(set, "text", text, n);
-    if (status == MEZZO_OK)
-        status = mz_tokenizer_from_chars(set, out);
-    mz_free(set);
-    return status;
+    MEZZO_TRY(mz_char_set_add(set, "text", text, n));
+    return mz_tokenizer_from_chars(set, out);
 }
 
 static mezzo_status char_encode(const mezzo_tokenizer *base, const char *text, size_t n, uint64_t offset,
@@ -174,13 +171,10 @@ static mezzo_status char_load(const char *where, const json_t *object, mezzo_tok
     const json_t *chars = json_object_get(object, "characters");
     if (!json_is_string(chars))
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key 'characters': expected a string", where);
-    mz_char_set *set;
+    MZ_SCOPED(mz_free_at) mz_char_set *set = NULL;
     MEZZO_TRY(MZ_NEW(set, 1));
-    mezzo_status status = collect_chars(where, json_string_value(chars), json_string_length(chars), vocab, set);
-    if (status == MEZZO_OK)
-        status = mz_tokenizer_from_chars(set, out);
-    mz_free(set);
-    return status;
+    MEZZO_TRY(collect_chars(where, json_string_value(chars), json_string_length(chars), vocab, set));
+    return mz_tokenizer_from_chars(set, out);
 }
 
 static bool char_same(const mezzo_tokenizer *a, const mezzo_tokenizer *b) {

@@ -110,11 +110,9 @@ static mezzo_status read_vocab(mz_json_reader *r, const json_t *model, const jso
         return mz_fail(MEZZO_ERR_FORMAT, "%s: model BPE: key 'vocab': expected an object of at most %d tokens",
                        r->where, MZ_BPE_MAX_VOCAB);
     const size_t size = 2 * tokens + 4096;
-    entry *entries;
+    MZ_SCOPED(mz_free_at) entry *entries = NULL;
     MEZZO_TRY(MZ_NEW(entries, size));
-    mezzo_status status = fill_vocab(r, added, merges, entries, size);
-    mz_free(entries);
-    return status;
+    return fill_vocab(r, added, merges, entries, size);
 }
 
 // Splits a merge ["left", "right"] or, in old files, "left right".

@@ -395,18 +395,16 @@ static mezzo_status add_pieces(const model *m, json_t *vocab, json_t *added, jso
 }
 
 static mezzo_status add_merges(const model *m, json_t *merges) {
-    mz_text text = {0};
-    mezzo_status status = MEZZO_OK;
-    for (size_t i = 0; i < m->n_joins && status == MEZZO_OK; i++) {
+    MZ_SCOPED(mz_text_free) mz_text text = {0};
+    for (size_t i = 0; i < m->n_joins; i++) {
         const mz_piece *left = &m->pieces[m->joins[i].left], *right = &m->pieces[m->joins[i].right];
         text.len = 0;
         mz_text_add(&text, left->text, left->n);
         mz_text_add(&text, " ", 1);
         mz_text_add(&text, right->text, right->n);
-        status = text.status == MEZZO_OK ? append(merges, json_stringn(text.data, text.len)) : text.status;
+        MEZZO_TRY(text.status == MEZZO_OK ? append(merges, json_stringn(text.data, text.len)) : text.status);
     }
-    mz_text_free(&text);
-    return status;
+    return MEZZO_OK;
 }
 
 static json_t *make_decoder(const model *m) {

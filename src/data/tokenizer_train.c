@@ -128,16 +128,13 @@ static mezzo_status learn(const mezzo_tokenizer_training *o, const mz_bpe_tokeni
 // Makes the final tokenizer from the first one, with the tables of *bpe.
 static mezzo_status make_last(const mezzo_tokenizer *first, json_t *frame, mz_bpe *bpe, mezzo_tokenizer **out) {
     mz_bpe_tokenizer made = *(const mz_bpe_tokenizer *)first;
-    json_t *object = json_object();
+    MZ_SCOPED(mz_json_free_at) json_t *object = json_object();
     made.bpe = *bpe;
     made.frame = frame;
     for (int32_t i = 0; i < ((const mz_bpe_tokenizer *)first)->bpe.vocab; i++)
         made.bpe.made[i] |= ((const mz_bpe_tokenizer *)first)->bpe.made[i] & MZ_BPE_PLAIN;
-    mezzo_status status = mz_bpe_write_published(&made, object);
-    if (status == MEZZO_OK)
-        status = mz_tokenizer_from_json("the tokenizer that was trained", object, true, out);
-    json_decref(object);
-    return status;
+    MEZZO_TRY(mz_bpe_write_published(&made, object));
+    return mz_tokenizer_from_json("the tokenizer that was trained", object, true, out);
 }
 
 mezzo_status mezzo_tokenizer_train(const mezzo_tokenizer_training *options, mezzo_tokenizer **out,

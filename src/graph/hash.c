@@ -1,4 +1,5 @@
 // Hashes what the builder recorded: ops, attributes, shapes and names, in order.
+#include "base/scope.h"
 #include "graph/graph.h"
 
 static void add_value(mz_text *t, const mezzo_graph *g, int id) {
@@ -44,7 +45,7 @@ static void add_node(mz_text *t, const mezzo_graph *g, const mz_node *n) {
 }
 
 mezzo_status mz_graph_hash(const mezzo_graph *g, uint64_t *hash) {
-    mz_text t = {0};
+    MZ_SCOPED(mz_text_free) mz_text t = {0};
     MEZZO_TRY(mezzo_graph_status(g));
     for (size_t i = 0; i < g->n_nodes; i++)
         add_node(&t, g, &g->nodes[i]);
@@ -56,7 +57,5 @@ mezzo_status mz_graph_hash(const mezzo_graph *g, uint64_t *hash) {
     *hash = UINT64_C(0xCBF29CE484222325); // FNV-1a
     for (size_t i = 0; i < t.len; i++)
         *hash = (*hash ^ (unsigned char)t.data[i]) * UINT64_C(0x100000001B3);
-    const mezzo_status status = t.status;
-    mz_text_free(&t);
-    return status;
+    return t.status;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "base/scope.h"
 #include "io/config_value.h"
 #include "io/file.h"
 #include "io/number.h"
@@ -118,13 +119,11 @@ static const char *kind_name(const mz_yaml_node *node) {
 
 static mezzo_status yaml_wrong(const char *at, const mz_config_entry *entry, const mz_yaml_node *node) {
     const char *kind = kind_name(node);
-    char *expected = mz_config_expected(entry->row);
+    MZ_SCOPED(mz_free_at) char *expected = mz_config_expected(entry->row);
     if (!expected)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected %s, got %s%s", at, entry->row->path, expected,
-                                  kind ? kind : "the text ", kind ? "" : mz_quote(node->text).text);
-    mz_free(expected);
-    return status;
+    return mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected %s, got %s%s", at, entry->row->path, expected,
+                   kind ? kind : "the text ", kind ? "" : mz_quote(node->text).text);
 }
 
 static mezzo_status yaml_set_map(const char *at, mz_config_entry *entry, const mz_yaml_node *node) {
@@ -147,15 +146,12 @@ fail:
 }
 
 static mezzo_status yaml_set_list(const char *at, mz_config_entry *entry, const mz_yaml_node *node) {
-    mz_text text = {0};
+    MZ_SCOPED(mz_text_free) mz_text text = {0};
     mz_text_add(&text, "", 0);
     for (size_t i = 0; i < node->count; i++)
         mz_text_addf(&text, "%s%s", i > 0 ? "," : "",
                      node->children[i]->kind == MZ_YAML_SCALAR ? node->children[i]->text : "?");
-    mezzo_status status =
-        text.status == MEZZO_OK ? mz_config_set_text(entry, text.data, MZ_CONFIG_FILE, at) : text.status;
-    mz_text_free(&text);
-    return status;
+    return text.status == MEZZO_OK ? mz_config_set_text(entry, text.data, MZ_CONFIG_FILE, at) : text.status;
 }
 
 static mezzo_status yaml_set(yaml_load *load, mz_config_entry *entry, const mz_yaml_node *node, int line) {

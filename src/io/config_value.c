@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/names.h"
+#include "base/scope.h"
 #include "io/number.h"
 #include "io/quote.h"
 #include "io/utf8.h"
@@ -89,13 +90,10 @@ char *mz_config_expected(const mz_config_row *row) {
 }
 
 static mezzo_status wrong(const mz_config_row *row, const char *where, const char *text) {
-    char *expected = mz_config_expected(row);
+    MZ_SCOPED(mz_free_at) char *expected = mz_config_expected(row);
     if (!expected)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status =
-        mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected %s, got %s", where, row->path, expected, mz_quote(text).text);
-    mz_free(expected);
-    return status;
+    return mz_fail(MEZZO_ERR_INVALID, "%s: %s: expected %s, got %s", where, row->path, expected, mz_quote(text).text);
 }
 
 // Replaces any word for a precision by its name, in a row of precisions.

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "base/stop.h"
 #include "io/file.h"
 #include "io/number.h"
@@ -156,13 +157,11 @@ mezzo_status mz_csv_parse(const char *where, const char *text, size_t n, mz_csv 
 }
 
 mezzo_status mz_csv_load(const char *path, mz_csv **out) {
-    char *text;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
     *out = NULL;
     MEZZO_TRY(mz_file_read_text(path, MZ_CSV_MAX_BYTES, &text, &n));
-    mezzo_status status = mz_csv_parse(path, text, n, out);
-    mz_free(text);
-    return status;
+    return mz_csv_parse(path, text, n, out);
 }
 
 void mz_csv_free(mz_csv *csv) {
@@ -255,14 +254,11 @@ mezzo_status mz_csv_need(const mz_csv *csv, const char *name, int *out) {
     *out = mz_csv_find(csv, name);
     if (*out >= 0)
         return MEZZO_OK;
-    mz_text list = {0};
+    MZ_SCOPED(mz_text_free) mz_text list = {0};
     mz_csv_names(csv, &list);
-    mezzo_status status = list.status;
-    if (status == MEZZO_OK)
-        status = mz_fail(MEZZO_ERR_FORMAT, "%s: column %s is missing; there are %s", csv->where, mz_quote(name).text,
-                         list.data);
-    mz_text_free(&list);
-    return status;
+    MEZZO_TRY(list.status);
+    return mz_fail(MEZZO_ERR_FORMAT, "%s: column %s is missing; there are %s", csv->where, mz_quote(name).text,
+                   list.data);
 }
 
 // --- cells as numbers ----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/scope.h"
 #include "base/stop.h"
 #include "io/file_ops.h"
 #include "io/quote.h"
@@ -122,13 +123,11 @@ mezzo_status mz_sync_parent(const char *path) {
         return mz_sync_dir(".");
     if (slash == path)
         return mz_sync_dir("/");
-    char *parent = mz_strdup(path);
+    MZ_SCOPED(mz_free_at) char *parent = mz_strdup(path);
     if (!parent)
         return MEZZO_ERR_MEMORY;
     parent[slash - path] = '\0';
-    mezzo_status status = mz_sync_dir(parent);
-    mz_free(parent);
-    return status;
+    return mz_sync_dir(parent);
 }
 
 // --- one file ------------------------------------------------------------------------------------------------------
@@ -348,14 +347,12 @@ mezzo_status mz_file_write_atomic(const char *path, const void *bytes, size_t n)
 }
 
 mezzo_status mz_file_copy(const char *from, const char *to, size_t max_bytes) {
-    char *bytes;
+    MZ_SCOPED(mz_free_at) char *bytes = NULL;
     size_t n;
     if (!mz_path_exists(from))
         return MEZZO_OK;
     MEZZO_TRY(mz_file_read(from, max_bytes, &bytes, &n));
-    const mezzo_status status = mz_file_write_atomic(to, bytes, n);
-    mz_free(bytes);
-    return status;
+    return mz_file_write_atomic(to, bytes, n);
 }
 
 mezzo_status mz_text_save(mz_text *text, const char *path) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/decimal.h"
+#include "base/scope.h"
 #include "base/stop.h"
 #include "io/quote.h"
 
@@ -252,15 +253,13 @@ static mezzo_status find_data(mz_gguf *file, size_t at) {
         MEZZO_TRY(mz_gguf_get_int(file, "general.alignment", 1, 1 << 20, &align));
     if ((align & (align - 1)) != 0)
         return bad_value(file, "general.alignment", "it is not a power of two");
-    extent *items;
+    MZ_SCOPED(mz_free_at) extent *items = NULL;
     MEZZO_TRY(MZ_NEW(items, file->n_tensors + 1));
     for (size_t i = 0; i < file->n_tensors; i++)
         items[i] = (extent){file->offsets[i], &file->tensors[i]};
     if (file->n_tensors > 1)
         qsort(items, file->n_tensors, sizeof *items, compare_extents);
-    mezzo_status status = place(file, items, mz_align_up(at, (size_t)align), (uint64_t)align);
-    mz_free(items);
-    return status;
+    return place(file, items, mz_align_up(at, (size_t)align), (uint64_t)align);
 }
 
 // --- the file ------------------------------------------------------------------------------------------------------

@@ -91,6 +91,10 @@ json_t *mz_json_new(void) {
     return json_object();
 }
 
+void mz_json_free_at(json_t **variable) {
+    json_decref(*variable);
+}
+
 // Rewrites the n characters of a real number in place as mz_number_format writes it; returns their number.
 static size_t shorten(char *number, size_t n) {
     char digits[MZ_NUMBER_MAX];
@@ -192,12 +196,10 @@ mezzo_status mz_json_parse(const char *where, const char *text, size_t n, int ma
 
 mezzo_status mz_json_load(const char *path, size_t max_bytes, json_t **out) {
     *out = NULL;
-    char *text;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
     MEZZO_TRY(mz_file_read_text(path, max_bytes, &text, &n));
-    mezzo_status status = mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
-    mz_free(text);
-    return status;
+    return mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
 }
 
 // Saves a text and what follows it as one file.
@@ -285,16 +287,13 @@ static mezzo_status check_seal(const char *path, const char *text, size_t n, boo
 }
 
 mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **out, bool *sealed) {
-    char *text;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
     *out = NULL;
     *sealed = false;
     MEZZO_TRY(mz_file_read_text(path, max_bytes, &text, &n));
-    mezzo_status status = check_seal(path, text, n, sealed);
-    if (status == MEZZO_OK)
-        status = mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
-    mz_free(text);
-    return status;
+    MEZZO_TRY(check_seal(path, text, n, sealed));
+    return mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
 }
 
 void mz_json_add_text(mz_text *out, const char *text) {

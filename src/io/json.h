@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-#include "base/base.h"
+#include "base/scope.h"
 #include "io/file.h"
 
 #define MZ_JSON_DEPTH 16 // deep enough for every format Mezzo reads
@@ -13,9 +13,10 @@
 // jansson's setters do not report that memory ran out. So its allocations go through a counter of this thread, which
 // every parse and dump checks: mz_json_new starts a value to be written, and mz_json_dump returns MEZZO_ERR_MEMORY if
 // any allocation failed since.
-void mz_json_begin(void);   // clears the counter of failures; a program calls it before its first json_object()
-json_t *mz_json_new(void);  // calls mz_json_begin and returns an empty object; NULL when out of memory
-bool mz_json_ran_out(void); // whether an allocation failed since mz_json_begin, in this thread
+void mz_json_begin(void);  // clears the counter of failures; a program calls it before its first json_object()
+json_t *mz_json_new(void); // calls mz_json_begin and returns an empty object; NULL when out of memory
+void mz_json_free_at(json_t **variable); // for MZ_SCOPED
+bool mz_json_ran_out(void);              // whether an allocation failed since mz_json_begin, in this thread
 // Writes a value. Numbers have the shortest form that reads back exactly. The caller calls free(*text). NULL `value` is
 // MEMORY.
 mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text);

@@ -29,12 +29,10 @@ struct mz_metrics {
 // --- continuing after an interruption -------------------------------------------------------------------------------
 // Reads the record's step, or returns MEZZO_ERR_FORMAT.
 static mezzo_status line_step(const char *where, const char *line, size_t n, int64_t *step) {
-    json_t *object;
+    MZ_SCOPED(mz_json_free_at) json_t *object = NULL;
     MEZZO_TRY(mz_json_parse(where, line, n, 4, &object));
-    mezzo_status status = json_is_object(object) ? mz_json_get_int(where, object, "step", 0, INT64_MAX, step)
-                                                 : mz_fail(MEZZO_ERR_FORMAT, "%s: not a record", where);
-    json_decref(object);
-    return status;
+    return json_is_object(object) ? mz_json_get_int(where, object, "step", 0, INT64_MAX, step)
+                                  : mz_fail(MEZZO_ERR_FORMAT, "%s: not a record", where);
 }
 
 // Returns whether a line begins as records do, with a later step; such a line is dropped whatever follows.

@@ -1,5 +1,6 @@
 #include "io/png.h"
 
+#include "base/scope.h"
 #include "io/file.h"
 
 mezzo_status mz_picture_make(int64_t height, int64_t width, int64_t channels, mz_picture *out) {
@@ -280,10 +281,8 @@ mezzo_status mz_png_channels(const char *path, int *channels) {
 }
 
 mezzo_status mz_png_write(const char *path, const mz_picture *picture) {
-    uint8_t *bytes;
+    MZ_SCOPED(mz_free_at) uint8_t *bytes = NULL;
     size_t n;
     MEZZO_TRY(mz_png_encode(picture, 6, &bytes, &n));
-    mezzo_status status = mz_file_write_atomic(path, bytes, n);
-    mz_free(bytes);
-    return status;
+    return mz_file_write_atomic(path, bytes, n);
 }

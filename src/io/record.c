@@ -213,12 +213,9 @@ static mezzo_status add_members(mz_record *r, const json_t *object) {
 }
 
 static mezzo_status parse_line(mz_record *r, const char *line, size_t n) {
-    json_t *object;
+    MZ_SCOPED(mz_json_free_at) json_t *object = NULL;
     MEZZO_TRY(mz_json_parse("not a record", line, n, DEPTH, &object));
-    mezzo_status status =
-        json_is_object(object) ? add_members(r, object) : mz_fail(MEZZO_ERR_FORMAT, "not a JSON object");
-    json_decref(object);
-    return status;
+    return json_is_object(object) ? add_members(r, object) : mz_fail(MEZZO_ERR_FORMAT, "not a JSON object");
 }
 
 static void begin(mz_record *r) {

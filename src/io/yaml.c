@@ -4,6 +4,7 @@
 #include <strings.h>
 #include <yaml.h>
 
+#include "base/scope.h"
 #include "io/file.h"
 #include "io/quote.h"
 #include "io/utf8.h"
@@ -325,12 +326,10 @@ mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yam
 
 mezzo_status mz_yaml_load(const char *path, mz_yaml **out) {
     *out = NULL;
-    char *text;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
     MEZZO_TRY(mz_file_read_text(path, MZ_YAML_MAX_BYTES, &text, &n));
-    mezzo_status status = mz_yaml_parse(path, text, n, out);
-    mz_free(text);
-    return status;
+    return mz_yaml_parse(path, text, n, out);
 }
 
 // --- writing -------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "nn/layers.h"
 
 // --- families ------------------------------------------------------------------------------------------------------
@@ -597,9 +598,7 @@ mezzo_status mz_decoder_build(const mz_model *model, const mz_form *form, const 
                                      .high = d.config.rope_high,
                                      .original = (double)d.config.rope_original,
                                      .attention = kind == MEZZO_ROPE_YARN ? d.config.rope_attention : 0};
-    mezzo_value *offsets;
+    MZ_SCOPED(mz_free_at) mezzo_value *offsets = NULL;
     MEZZO_TRY(MZ_NEW(offsets, d.config.layers));
-    mezzo_status status = build(&d, form, inputs, offsets);
-    mz_free(offsets);
-    return status;
+    return build(&d, form, inputs, offsets);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/base.h"
+#include "base/scope.h"
 #include "io/file.h"
 #include "models/decoder.h"
 
@@ -62,15 +63,12 @@ mezzo_status mezzo_model_defaults(const char *name, mezzo_model_config *config) 
     const char *nearest = mz_nearest(name, names, MZ_COUNT(names));
     if (nearest != NULL)
         return mz_fail(MEZZO_ERR_INVALID, "there is no model \"%s\"; did you mean \"%s\"?", name, nearest);
-    mz_text list = {0};
+    MZ_SCOPED(mz_text_free) mz_text list = {0};
     for (size_t i = 0; i < MZ_COUNT(names); i++)
         mz_text_addf(&list, "%s%s", i > 0 ? ", " : "", names[i]);
-    mezzo_status status =
-        list.status != MEZZO_OK
-            ? list.status
-            : mz_fail(MEZZO_ERR_INVALID, "there is no model \"%s\"; choose one of %s", name, list.data);
-    mz_text_free(&list);
-    return status;
+    return list.status != MEZZO_OK
+               ? list.status
+               : mz_fail(MEZZO_ERR_INVALID, "there is no model \"%s\"; choose one of %s", name, list.data);
 }
 
 static const mz_maker *find_maker(const char *name) {

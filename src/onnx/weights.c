@@ -1,6 +1,7 @@
 // Finds the initializers of an ONNX file that are weights, loads them and writes them back.
 #include <math.h>
 
+#include "base/scope.h"
 #include "io/quote.h"
 #include "io/file.h"
 #include "mezzo/step.h"
@@ -428,16 +429,12 @@ static mezzo_status load_one(const mezzo_onnx *onnx, const mz_onnx_param *param,
     if (!param->tensor)
         return mezzo_params_write(params, index, param->numbers);
     const size_t n = (size_t)param->count;
-    double *wide = mz_alloc(n, sizeof *wide);
-    float *values = mz_alloc(n, sizeof *values);
-    mezzo_status status = wide && values ? mz_onnx_floats(onnx, param->tensor, wide) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK) {
-        for (int64_t i = 0; i < param->count; i++)
-            values[mz_onnx_place(param, i)] = (float)wide[i];
-        status = mezzo_params_write(params, index, values);
-    }
-    MZ_FREE(wide, values);
-    return status;
+    MZ_SCOPED(mz_free_at) double *wide = mz_alloc(n, sizeof *wide);
+    MZ_SCOPED(mz_free_at) float *values = mz_alloc(n, sizeof *values);
+    MEZZO_TRY(wide && values ? mz_onnx_floats(onnx, param->tensor, wide) : MEZZO_ERR_MEMORY);
+    for (int64_t i = 0; i < param->count; i++)
+        values[mz_onnx_place(param, i)] = (float)wide[i];
+    return mezzo_params_write(params, index, values);
 }
 
 mezzo_status mezzo_onnx_load(const mezzo_onnx *onnx, mezzo_params *params) {

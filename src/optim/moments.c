@@ -1,6 +1,7 @@
 // Stores an optimizer's moments as FP32, BF16, or 8 bits with a scale for each block, and copies them to the host and
 // back.
 #include "base/dynamic8.h"
+#include "base/scope.h"
 #include "optim/optimizer.h"
 
 const char *mezzo_moments_name(mezzo_moments moments) {
@@ -85,7 +86,7 @@ static mezzo_status write_blocks(mezzo_optimizer *opt, int which, const mz_segme
     const mz_tensor t = mz_optimizer_moment(opt, which, s->state_offset + first, count);
     const size_t bytes = mz_tensor_bytes_stored(&t);
     float block[MZ_DYNAMIC8_BLOCK];
-    char *records = mz_alloc(bytes + 1, 1);
+    MZ_SCOPED(mz_free_at) char *records = mz_alloc(bytes + 1, 1);
     if (records == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int64_t k = 0; k < count; k += MZ_DYNAMIC8_BLOCK) {
@@ -93,9 +94,7 @@ static mezzo_status write_blocks(mezzo_optimizer *opt, int which, const mz_segme
         memcpy(block, (const char *)values + (size_t)k * sizeof *block, (size_t)n * sizeof *block);
         mz_dynamic8_encode(mz_moment_is_signed(which), block, (int)n, mz_dynamic8_at(records, k));
     }
-    const mezzo_status status = opt->device->backend->write(opt->device, t.data, records, bytes);
-    mz_free(records);
-    return status;
+    return opt->device->backend->write(opt->device, t.data, records, bytes);
 }
 
 mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int i, int64_t first, int64_t count,
@@ -133,7 +132,7 @@ static mezzo_status write_piece(mezzo_optimizer *opt, int which, const mz_segmen
         return write_blocks(opt, which, s, first, count, values);
     const size_t size = mz_moments_bytes(kind, 1);
     char *base = mz_optimizer_moment(opt, which, s->state_offset, 0).data;
-    uint16_t *low = kind == MEZZO_MOMENTS_BF16 ? mz_alloc((size_t)count + 1, sizeof *low) : NULL;
+    MZ_SCOPED(mz_free_at) uint16_t *low = kind == MEZZO_MOMENTS_BF16 ? mz_alloc((size_t)count + 1, sizeof *low) : NULL;
     if (kind == MEZZO_MOMENTS_BF16 && low == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int64_t k = 0; k < count && low != NULL; k++) {
@@ -142,11 +141,8 @@ static mezzo_status write_piece(mezzo_optimizer *opt, int which, const mz_segmen
         low[k] = mezzo_f32_to_bf16(x);
     }
     const void *from = low != NULL ? low : values;
-    mezzo_status status =
-        stored ? mz_stored_write(opt->device, &s->layout, base, size, first, count, from)
-               : opt->device->backend->write(opt->device, base + (size_t)first * size, from, (size_t)count * size);
-    mz_free(low);
-    return status;
+    return stored ? mz_stored_write(opt->device, &s->layout, base, size, first, count, from)
+                  : opt->device->backend->write(opt->device, base + (size_t)first * size, from, (size_t)count * size);
 }
 
 mezzo_status mz_optimizer_write_moment(mezzo_optimizer *opt, int which, int i, const void *values) {

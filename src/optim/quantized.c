@@ -1,4 +1,5 @@
 // Quantizes parameters again after an optimizer's update, where the update does not write their 8-bit data itself.
+#include "base/scope.h"
 #include "optim/optimizer.h"
 
 bool mz_optimizer_owns_first(const mezzo_optimizer *opt) {
@@ -152,15 +153,14 @@ static bool kernel_writes_quantized(const mezzo_optimizer *opt, const mz_group *
 static mezzo_status prepare_quantized(mezzo_optimizer *opt, size_t *scratch) {
     if (opt->rank >= 0 || !mz_optimizer_owns_first(opt))
         return MEZZO_OK;
-    mz_segment *rest = mz_alloc(opt->n_segments + 1, sizeof *rest);
-    mz_quantized_segment *quantized = mz_alloc((size_t)opt->n + 1, sizeof *quantized);
-    mezzo_status status = rest != NULL && quantized != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    for (int g = 0; g < opt->n_groups && status == MEZZO_OK; g++)
+    MZ_SCOPED(mz_free_at) mz_segment *rest = mz_alloc(opt->n_segments + 1, sizeof *rest);
+    MZ_SCOPED(mz_free_at) mz_quantized_segment *quantized = mz_alloc((size_t)opt->n + 1, sizeof *quantized);
+    MEZZO_TRY(rest != NULL && quantized != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY);
+    for (int g = 0; g < opt->n_groups; g++)
         if (opt->groups[g].n > 0 && !opt->groups[g].kind->reads.orthogonal &&
             kernel_writes_quantized(opt, &opt->groups[g]))
-            status = make_quantized(opt, &opt->groups[g], rest, quantized, scratch);
-    MZ_FREE(rest, quantized);
-    return status;
+            MEZZO_TRY(make_quantized(opt, &opt->groups[g], rest, quantized, scratch));
+    return MEZZO_OK;
 }
 
 // Prepares the quantize of the parameters that it updates. Where it makes new scales for other optimizers, it quantizes

@@ -5,6 +5,7 @@
 
 #include "runtime/program.h"
 #include "backend/inspect.h"
+#include "base/scope.h"
 
 static bool is_float(const mz_tensor *t) {
     return mz_present(t) && t->dtype < MEZZO_I64;
@@ -207,12 +208,12 @@ static mezzo_status begin(mezzo_program *p, const mezzo_scaler *scaler, uint64_t
 mezzo_status mz_program_locate(mezzo_program *p, const mezzo_scaler *scaler, uint64_t seed, uint64_t step, float limit,
                                mz_located *out) {
     *out = (mz_located){.sample = -1};
-    bool fresh, *infinite = NULL;
-    mezzo_status status = begin(p, scaler, seed, step, &fresh, &infinite);
-    for (size_t i = 0; i < p->c.n_calls && !out->found && status == MEZZO_OK; ++i)
-        status = locate_at(p, i, fresh, infinite, limit, out);
-    mz_free(infinite);
-    return status;
+    MZ_SCOPED(mz_free_at) bool *infinite = NULL;
+    bool fresh;
+    MEZZO_TRY(begin(p, scaler, seed, step, &fresh, &infinite));
+    for (size_t i = 0; i < p->c.n_calls && !out->found; ++i)
+        MEZZO_TRY(locate_at(p, i, fresh, infinite, limit, out));
+    return MEZZO_OK;
 }
 
 // --- descriptions ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 // Holds masters, gradients and low copies on the device.
+#include "base/scope.h"
 #include "base/stop.h"
 #include "runtime/params_layout.h"
 
@@ -151,11 +152,9 @@ mezzo_status mz_params_read_range(const mezzo_params *params, int index, int64_t
     }
     if (p->master == MEZZO_MASTER_FP32)
         return read_at(params, p, params->master, p->place, sizeof *out, first, count, out);
-    uint16_t *halves;
+    MZ_SCOPED(mz_free_at) uint16_t *halves = NULL;
     MEZZO_TRY(MZ_NEW(halves, 2 * (size_t)count));
-    mezzo_status status = read_halves(params, p, first, count, halves, halves + count, out);
-    mz_free(halves);
-    return status;
+    return read_halves(params, p, first, count, halves, halves + count, out);
 }
 
 // Writes masters to the device in pieces of this many elements, because fresh host pages for every parameter cost as
@@ -185,16 +184,14 @@ static mezzo_status write_piece(mezzo_params *params, const mz_param *p, int64_t
 mezzo_status mz_params_write_master(mezzo_params *params, int index, const void *values) {
     const mz_param *p = &params->list[index];
     const int64_t end = p->first + p->own, piece = piece_of(p->own);
-    uint16_t *halves;
+    MZ_SCOPED(mz_free_at) uint16_t *halves = NULL;
     if (p->own == 0)
         return MEZZO_OK;
     MEZZO_TRY(take_halves(p, piece, &halves));
-    mezzo_status status = MEZZO_OK;
-    for (int64_t first = p->first; first < end && status == MEZZO_OK; first += piece)
-        status = write_piece(params, p, first, piece_of(end - first),
-                             (const char *)values + (size_t)first * sizeof(float), halves);
-    mz_free(halves);
-    return status;
+    for (int64_t first = p->first; first < end; first += piece)
+        MEZZO_TRY(write_piece(params, p, first, piece_of(end - first),
+                              (const char *)values + (size_t)first * sizeof(float), halves));
+    return MEZZO_OK;
 }
 
 // Draws this process's elements of a parameter. With `repeats` one piece serves for all; its size is no multiple of a
@@ -612,7 +609,7 @@ mezzo_status mz_params_refresh(mezzo_params *params) {
 }
 
 static mezzo_status write_segments(mezzo_params *params, mz_low_copy *low_copy) {
-    mz_segment *host;
+    MZ_SCOPED(mz_free_at) mz_segment *host = NULL;
     MEZZO_TRY(MZ_NEW(host, params->n + 1));
     size_t n = 0, width = mezzo_dtype_size(low_copy->dtype);
     for (size_t i = 0; i < params->n; ++i)
@@ -629,11 +626,8 @@ static mezzo_status write_segments(mezzo_params *params, mz_low_copy *low_copy) 
                                      .master = (int32_t)params->list[i].master};
     low_copy->n_segments = n;
     mezzo_device *device = params->device;
-    mezzo_status status = device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&low_copy->segments);
-    if (status == MEZZO_OK)
-        status = device->backend->write(device, low_copy->segments, host, n * sizeof *host);
-    mz_free(host);
-    return status;
+    MEZZO_TRY(device->backend->alloc(device, (n + 1) * sizeof *host, (void **)&low_copy->segments));
+    return device->backend->write(device, low_copy->segments, host, n * sizeof *host);
 }
 
 mezzo_status mz_params_low_copy(mezzo_params *params, mezzo_dtype dtype, const mz_low_copy **out) {

@@ -1,5 +1,6 @@
 // Moves frozen parameters that follow values of a program: the program's runs leave rows on the device, and one call
 // moves the parameters by all of them.
+#include "base/scope.h"
 #include "runtime/program.h"
 
 size_t mz_tracker_plan(const mezzo_graph *graph, int64_t batches) {
@@ -36,14 +37,11 @@ static mezzo_status fill(const mezzo_program *program, mz_tracked *entries, int6
 }
 
 static mezzo_status write_entries(mz_tracker *t, const mezzo_program *p) {
-    mz_tracked *entries = mz_alloc((size_t)t->count, sizeof *entries);
-    int64_t *last = mz_alloc((size_t)p->params->frozen_fp32 + 1, sizeof *last);
-    mezzo_status status = entries != NULL && last != NULL ? fill(p, entries, last)
-                                                          : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (status == MEZZO_OK)
-        status = t->device->backend->write(t->device, t->entries, entries, (size_t)t->count * sizeof *entries);
-    MZ_FREE(entries, last);
-    return status;
+    MZ_SCOPED(mz_free_at) mz_tracked *entries = mz_alloc((size_t)t->count, sizeof *entries);
+    MZ_SCOPED(mz_free_at) int64_t *last = mz_alloc((size_t)p->params->frozen_fp32 + 1, sizeof *last);
+    MEZZO_TRY(entries != NULL && last != NULL ? fill(p, entries, last)
+                                              : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
+    return t->device->backend->write(t->device, t->entries, entries, (size_t)t->count * sizeof *entries);
 }
 
 static mz_call keep_call(const mezzo_program *p, int64_t count) {

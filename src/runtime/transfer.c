@@ -1,5 +1,6 @@
 // Copies elements of a parameter between the host, where they are consecutive, and the device, where their layout
 // places them.
+#include "base/scope.h"
 #include "runtime/params.h"
 
 // Returns the bytes of the stored elements from the first to the last of `count`, with the padding between them.
@@ -32,7 +33,7 @@ mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void
     if (layout->width == 0 || count == 0)
         return device->backend->write(device, (char *)at + (size_t)first * size, values, (size_t)count * size);
     size_t bytes = span_of(layout, first, count, size, &from);
-    char *span = mz_alloc(bytes, 1); // zeros, so that padding keeps its value
+    MZ_SCOPED(mz_free_at) char *span = mz_alloc(bytes, 1); // zeros, so that padding keeps its value
     if (span == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
     for (int64_t i = 0, n; i < count; i += n) {
@@ -40,7 +41,5 @@ mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void
         memcpy(span + (size_t)(mz_layout_index(layout, first + i) - from) * size,
                (const char *)values + (size_t)i * size, (size_t)n * size);
     }
-    mezzo_status status = device->backend->write(device, (char *)at + (size_t)from * size, span, bytes);
-    mz_free(span);
-    return status;
+    return device->backend->write(device, (char *)at + (size_t)from * size, span, bytes);
 }

@@ -4,6 +4,7 @@
 
 #include "data/chat.h"
 #include "data/tokenizer.h"
+#include "io/json.h"
 
 enum { ENDS = 2 };
 
@@ -64,17 +65,16 @@ static bool is_system(const json_t *message) {
 // Encodes the system's message and the messages from `first` on.
 static mezzo_status encode_from(const mezzo_tokenizer *tok, const json_t *messages, size_t first, mz_chat_tokens *out) {
     const json_t *head = json_array_get(messages, 0);
-    json_t *some = json_array(), *message;
+    MZ_SCOPED(mz_json_free_at) json_t *some = json_array();
+    json_t *message;
     bool fits = some != NULL;
     size_t i;
     if (first > 0 && is_system(head))
         fits = fits && json_array_append(some, (json_t *)head) == 0;
     json_array_foreach(messages, i, message) if (i >= first) fits = fits && json_array_append(some, message) == 0;
     out->n = 0;
-    mezzo_status status = fits ? mz_chat_encode(tok, "the conversation", some, true, out)
-                               : mz_fail(MEZZO_ERR_MEMORY, "no memory for a conversation");
-    json_decref(some);
-    return status;
+    return fits ? mz_chat_encode(tok, "the conversation", some, true, out)
+                : mz_fail(MEZZO_ERR_MEMORY, "no memory for a conversation");
 }
 
 static mezzo_status make_prompt(const mz_sampler *s, const mz_sample_draw *d, mz_chat_tokens *out) {

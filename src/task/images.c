@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/scope.h"
 #include "data/picture_score.h"
 #include "io/file.h"
 #include "nn/diffusion.h"
@@ -441,7 +442,7 @@ static bool has_sheet(const mz_predict *request) {
 static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
     const mz_pictures *all = &p->t->p;
     mz_image_score score;
-    mz_picture picture;
+    MZ_SCOPED(mz_picture_free) mz_picture picture = {0};
     for (int64_t i = 0; i < p->pixels; i++)
         x[i] = fminf(fmaxf((x[i] + 1) / 2, 0), 1);
     mz_picture_truth(all, example, p->truth);
@@ -455,9 +456,7 @@ static mezzo_status keep_one(predicting *p, int64_t example, float *x) {
     for (int64_t i = 0; i < p->pixels; i++)
         picture.pixels[i] = (uint8_t)(x[i] * 255 + 0.5F);
     const mz_path path = mz_path_of("%s/%s.png", p->request->out, all->example[example].name);
-    const mezzo_status status = mz_png_write(path.text, &picture);
-    mz_picture_free(&picture);
-    return status;
+    return mz_png_write(path.text, &picture);
 }
 
 static mezzo_status predict_all(predicting *p, int64_t first, int64_t count) {

@@ -3,6 +3,7 @@
 // window moves with every token, and with it all positions: from there on, and where a device has no kernel for cached
 // attention, the whole window is evaluated for each token. Causal attention makes the zeros after the last token
 // irrelevant.
+#include "base/scope.h"
 #include "data/tokenizer.h"
 #include "runtime/program.h"
 #include "session/session.h"
@@ -17,9 +18,9 @@
 static mezzo_status write_fixed(mz_sampler *s, const mz_form *form, mezzo_program *program) {
     mz_input inputs[MZ_MODEL_INPUTS];
     const int n = mz_model_inputs(&s->model, form, inputs);
-    int32_t *values = mz_alloc((size_t)form->length, sizeof *values);
-    mezzo_status status = values == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK;
-    for (int k = 0; k < n && status == MEZZO_OK; k++) {
+    MZ_SCOPED(mz_free_at) int32_t *values = mz_alloc((size_t)form->length, sizeof *values);
+    MEZZO_TRY(values == NULL ? MEZZO_ERR_MEMORY : MEZZO_OK);
+    for (int k = 0; k < n; k++) {
         const mz_role role = inputs[k].role;
         if (role == MZ_ROLE_TOKENS)
             s->tokens = inputs[k].name;
@@ -27,10 +28,9 @@ static mezzo_status write_fixed(mz_sampler *s, const mz_form *form, mezzo_progra
             continue;
         for (int64_t i = 0; i < form->length; i++)
             values[i] = role == MZ_ROLE_TARGETS ? -1 : role == MZ_ROLE_ONES ? 1 : (int32_t)i;
-        status = mezzo_program_write(program, inputs[k].name, values, (size_t)form->length * sizeof *values);
+        MEZZO_TRY(mezzo_program_write(program, inputs[k].name, values, (size_t)form->length * sizeof *values));
     }
-    mz_free(values);
-    return status;
+    return MEZZO_OK;
 }
 
 static mz_form form_of(int64_t tokens, bool cached, int64_t reach) {

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "runtime/calls.h"
 
 // --- choosing ----------------------------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ static mezzo_status write_item(const mz_counterfactual_item *item, const char *f
     const mz_op op = p->c.calls[item->call].op;
     const double n = (double)r->scales, mean = r->log2_sum / n;
     const double deviation = sqrt(fmax(0, r->log2_squares / n - mean * mean));
-    mz_text counts = {0};
+    MZ_SCOPED(mz_text_free) mz_text counts = {0};
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++)
         if (r->counts[b] > 0)
             mz_text_addf(&counts, "%s%d:%lld", counts.len > 0 ? " " : "", MZ_HISTOGRAM_EXPONENT(b),
@@ -289,11 +290,8 @@ static mezzo_status write_item(const mz_counterfactual_item *item, const char *f
         mz_metric_number("scale_log2_deviation", deviation),
         mz_metric_text("scale_log2_counts", counts.data != NULL ? counts.data : ""),
     };
-    mezzo_status status = counts.status;
-    if (status == MEZZO_OK)
-        status = mz_metrics_write(operands, step, row, MZ_COUNT(row));
-    mz_text_free(&counts);
-    return status;
+    MEZZO_TRY(counts.status);
+    return mz_metrics_write(operands, step, row, MZ_COUNT(row));
 }
 
 static mezzo_status write_summary(const mz_counterfactual *c, int format, const mezzo_program *p, mz_metrics *metrics,

@@ -4,6 +4,7 @@
 
 #include "runtime/program.h"
 #include "backend/inspect.h"
+#include "base/scope.h"
 
 static bool is_float(mezzo_dtype dtype) {
     return dtype == MEZZO_F32 || dtype == MEZZO_BF16 || dtype == MEZZO_F16;
@@ -293,7 +294,7 @@ mezzo_status mz_magnitudes_read(mz_magnitudes *m) {
 // Writes all parameters' gradients together into metrics.jsonl as a text: "-31:2 -30:5 …", the counts by exponent.
 // `mezzo report` draws it.
 static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, int64_t step) {
-    mz_text text = {0};
+    MZ_SCOPED(mz_text_free) mz_text text = {0};
     for (int b = 1; b <= MZ_HISTOGRAM_BUCKETS - 3; b++) {
         int64_t sum = 0;
         for (size_t i = 0; i < m->n; i++)
@@ -303,11 +304,8 @@ static mezzo_status log_gradients(const mz_magnitudes *m, mz_metrics *metrics, i
             mz_text_addf(&text, "%s%d:%lld", text.len > 0 ? " " : "", MZ_HISTOGRAM_EXPONENT(b), (long long)sum);
     }
     const mz_metric row = mz_metric_text("gradients/log2_counts", text.data != NULL ? text.data : "");
-    mezzo_status status = text.status;
-    if (status == MEZZO_OK)
-        status = mz_metrics_write(metrics, step, &row, 1);
-    mz_text_free(&text);
-    return status;
+    MEZZO_TRY(text.status);
+    return mz_metrics_write(metrics, step, &row, 1);
 }
 
 // Logs the share of numbers other than zero that 8 bits made zero, over all tensors and in the tensor that loses most.

@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "graph/op.h"
 
 // --- formats -----------------------------------------------------------------------------------------------------
@@ -10,18 +11,15 @@ static bool rounds_operands(const mz_precision_info *p) {
 }
 
 static mezzo_status refuse(const char *name) {
-    mz_text names = {0};
+    MZ_SCOPED(mz_text_free) mz_text names = {0};
     for (int b = MEZZO_BLOCKS_NONE + 1; b < MEZZO_BLOCKS_COUNT; b++)
         mz_text_addf(&names, "%s%s", names.len > 0 ? ", " : "", mezzo_blocks_name((mezzo_blocks)b));
     for (int p = 0; p < MEZZO_PRECISION_COUNT; p++)
         if (rounds_operands(mz_precision((mezzo_precision)p)))
             mz_text_addf(&names, ", %s", mezzo_precision_name((mezzo_precision)p));
-    const mezzo_status status =
-        names.status != MEZZO_OK
-            ? names.status
-            : mz_fail(MEZZO_ERR_INVALID, "\"%s\" is no format of scaled operands: use %s", name, names.data);
-    mz_text_free(&names);
-    return status;
+    return names.status != MEZZO_OK
+               ? names.status
+               : mz_fail(MEZZO_ERR_INVALID, "\"%s\" is no format of scaled operands: use %s", name, names.data);
 }
 
 mezzo_status mz_rounding_parse(const char *name, mz_rounding_format *out) {

@@ -87,10 +87,8 @@ static mezzo_status add(mz_hf_list *list, const char *module, char which, const 
 }
 
 static const mz_safetensors_tensor *find(const mz_safetensors *file, const char *module, char which) {
-    char *name = mz_format("%s.lora_%c.weight", module, which);
-    const mz_safetensors_tensor *t = name != NULL ? mz_safetensors_find(file, name) : NULL;
-    mz_free(name);
-    return t;
+    MZ_SCOPED(mz_free_at) char *name = mz_format("%s.lora_%c.weight", module, which);
+    return name != NULL ? mz_safetensors_find(file, name) : NULL;
 }
 
 static bool matrix(const mz_safetensors_tensor *t) {
@@ -183,19 +181,15 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
 
 mezzo_status mz_adapter_open(mz_import *in, const char *folder) {
     const mz_path config = mz_path_of("%s/adapter_config.json", folder);
-    json_t *json = NULL;
-    mezzo_status status = MEZZO_OK;
+    MZ_SCOPED(mz_json_free_at) json_t *json = NULL;
     in->adapter_folder = folder;
     if (!mz_path_exists(config.text))
         return mz_fail(MEZZO_ERR_INVALID, "there is no %s: an adapter is a folder of PEFT's save_pretrained",
                        mz_quote(config.text).text);
-    MEZZO_TRY_GOTO(status, mz_json_load(config.text, MAX_CONFIG, &json));
-    MEZZO_TRY_GOTO(status, read_config(in, config.text, json));
+    MEZZO_TRY(mz_json_load(config.text, MAX_CONFIG, &json));
+    MEZZO_TRY(read_config(in, config.text, json));
     in->adapter_config = json_incref(json);
-    status = mz_safetensors_open(mz_path_of("%s/adapter_model.safetensors", folder).text, &in->adapter);
-fail:
-    json_decref(json);
-    return status;
+    return mz_safetensors_open(mz_path_of("%s/adapter_model.safetensors", folder).text, &in->adapter);
 }
 
 static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_safetensors_tensor *a,

@@ -256,19 +256,15 @@ static mezzo_status list_tensors(exporter *e) {
 
 // --- files ---------------------------------------------------------------------------------------------------------
 static mezzo_status write_config(const exporter *e, const char *folder, const char *path) {
-    json_t *config = mz_json_new();
+    MZ_SCOPED(mz_json_free_at) json_t *config = mz_json_new();
     if (config == NULL)
         return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
     const char *dtype = e->dtype == MEZZO_F32 ? "float32" : e->dtype == MEZZO_BF16 ? "bfloat16" : "float16";
-    mezzo_status status = e->family->write_config(e->family, &e->model, config);
-    if (status == MEZZO_OK && e->family != &mz_hf_autoencoder)
-        status = mz_json_set(config, "torch_dtype", json_string(dtype));
-    if (status == MEZZO_OK)
-        status = mz_hf_settings_give(e->run, config, folder);
-    if (status == MEZZO_OK)
-        status = mz_json_save(path, config);
-    json_decref(config);
-    return status;
+    MEZZO_TRY(e->family->write_config(e->family, &e->model, config));
+    if (e->family != &mz_hf_autoencoder)
+        MEZZO_TRY(mz_json_set(config, "torch_dtype", json_string(dtype)));
+    MEZZO_TRY(mz_hf_settings_give(e->run, config, folder));
+    return mz_json_save(path, config);
 }
 
 // Writes tokenizer.json, and the files that older programs read for a tokenizer that splits as GPT-2 does. Classes that

@@ -41,16 +41,14 @@ fail:
 }
 
 mezzo_status mz_hf_settings_set(const char *run, json_t *config) {
-    json_t *ids, *value;
+    MZ_SCOPED(mz_json_free_at) json_t *ids = NULL;
+    json_t *value;
     const char *key;
     MEZZO_TRY(load(run, MZ_HF_SETTINGS, &ids));
-    mezzo_status status = MEZZO_OK;
     json_object_foreach(ids, key, value) {
-        MEZZO_TRY_GOTO(status, mz_json_set(config, key, json_incref(value)));
+        MEZZO_TRY(mz_json_set(config, key, json_incref(value)));
     }
-fail:
-    json_decref(ids);
-    return status;
+    return MEZZO_OK;
 }
 
 mezzo_status mz_hf_settings_give(const char *run, json_t *config, const char *folder) {

@@ -71,12 +71,10 @@ static mezzo_status read_index(mz_import *in, const char *path, const json_t *in
 }
 
 static mezzo_status open_index(mz_import *in, const char *name) {
-    json_t *index;
+    MZ_SCOPED(mz_json_free_at) json_t *index = NULL;
     const mz_path path = mz_path_of("%s/%s", in->folder, name);
     MEZZO_TRY(mz_json_load(path.text, MAX_INDEX, &index));
-    const mezzo_status status = read_index(in, path.text, index);
-    json_decref(index);
-    return status;
+    return read_index(in, path.text, index);
 }
 
 static bool in_folder(const mz_import *in, const char *name) {
@@ -141,7 +139,7 @@ static mezzo_status read_config(mz_import *in, const char *path, const json_t *c
 }
 
 static mezzo_status open_config(mz_import *in) {
-    json_t *config;
+    MZ_SCOPED(mz_json_free_at) json_t *config = NULL;
     const mz_path path = mz_path_of("%s/config.json", in->folder);
     if (!mz_path_exists(path.text))
         return mz_fail(MEZZO_ERR_INVALID,
@@ -149,9 +147,7 @@ static mezzo_status open_config(mz_import *in) {
                        "model file; docs/models.md explains how to convert others",
                        mz_quote(path.text).text);
     MEZZO_TRY(mz_json_load(path.text, MAX_CONFIG, &config));
-    const mezzo_status status = read_config(in, path.text, config);
-    json_decref(config);
-    return status;
+    return read_config(in, path.text, config);
 }
 
 // --- tensors to parameters -----------------------------------------------------------------------------------------
@@ -349,10 +345,8 @@ static bool is_later_layer(const mz_import *in, const char *name) {
     long long layer;
     if (in->family->later_mark == NULL || sscanf(name, "layers.%lld.", &layer) != 1 || layer < in->model.layers)
         return false;
-    char *mark = mz_format("%slayers.%lld.%s", in->prefix, layer, in->family->later_mark);
-    bool later = mark != NULL && find(in, mark) != NULL;
-    mz_free(mark);
-    return later;
+    MZ_SCOPED(mz_free_at) char *mark = mz_format("%slayers.%lld.%s", in->prefix, layer, in->family->later_mark);
+    return mark != NULL && find(in, mark) != NULL;
 }
 
 // Refuses weights that no parameter takes, which would otherwise be lost without a message.

@@ -4,6 +4,7 @@
 
 #include "base/decimal.h"
 #include "base/precision.h"
+#include "base/scope.h"
 #include "io/file.h"
 #include "io/yaml.h"
 #include "mezzo/train.h"
@@ -520,16 +521,12 @@ static mezzo_status check_mezzo(const char *path) {
 static mezzo_status load(const char *path, mz_yaml **out) {
     if (!mz_ends_with(path, ".py"))
         return mz_yaml_load(path, out);
-    char *text;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
-    mz_text yaml = {0};
+    MZ_SCOPED(mz_text_free) mz_text yaml = {0};
     MEZZO_TRY(mz_file_read_text(path, MZ_YAML_MAX_BYTES, &text, &n));
-    mezzo_status status = mz_python_to_yaml(text, n, &yaml);
-    if (status == MEZZO_OK)
-        status = mz_yaml_parse(path, yaml.data, yaml.len, out);
-    mz_free(text);
-    mz_text_free(&yaml);
-    return status;
+    MEZZO_TRY(mz_python_to_yaml(text, n, &yaml));
+    return mz_yaml_parse(path, yaml.data, yaml.len, out);
 }
 
 static mezzo_status read_root(const mz_yaml_node *root, mz_asked *out) {

@@ -1,5 +1,7 @@
 #include "study/analyse/analysis.h"
 
+#include "base/scope.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -65,22 +67,19 @@ static mezzo_status make_curve(mz_analysis *a, const mz_pair *pairs, size_t n, d
 }
 
 static mezzo_status make_curves(mz_analysis *a) {
-    mezzo_status status = MEZZO_OK;
     size_t n = a->study->n_pairs;
-    mz_pair *sorted = mz_alloc(n, sizeof *sorted);
-    double *scratch = mz_alloc(n, sizeof *scratch);
+    MZ_SCOPED(mz_free_at) mz_pair *sorted = mz_alloc(n, sizeof *sorted);
+    MZ_SCOPED(mz_free_at) double *scratch = mz_alloc(n, sizeof *scratch);
     if (sorted == NULL || scratch == NULL)
-        MEZZO_TRY_GOTO(status, MEZZO_ERR_MEMORY);
+        MEZZO_TRY(MEZZO_ERR_MEMORY);
     memcpy(sorted, a->study->pairs, n * sizeof *sorted);
     qsort(sorted, n, sizeof *sorted, mz_pairs_order);
     for (size_t from = 0, to; from < n; from = to) {
         for (to = from; to < n && sorted[to].key.d_model == sorted[from].key.d_model;)
             to++;
-        MEZZO_TRY_GOTO(status, make_curve(a, sorted + from, to - from, scratch));
+        MEZZO_TRY(make_curve(a, sorted + from, to - from, scratch));
     }
-fail:
-    MZ_FREE(sorted, scratch);
-    return status;
+    return MEZZO_OK;
 }
 
 // --- what moves the speedup ----------------------------------------------------------------------------------------

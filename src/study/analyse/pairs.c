@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/precision.h"
+#include "base/scope.h"
 #include "io/file.h"
 #include "io/number.h"
 #include "io/quote.h"
@@ -478,25 +479,21 @@ static mezzo_status keep_pairs(mz_study *s, const lined_pair *list, size_t n) {
 }
 
 static mezzo_status load_pairs(const mz_csv *csv, mz_study *s) {
-    mezzo_status status = MEZZO_OK;
     int key[4], speedup;
     size_t n = mz_csv_rows(csv);
     MEZZO_TRY(find_key(csv, key));
     MEZZO_TRY(mz_csv_need(csv, SPEEDUP, &speedup));
     snprintf(s->baseline, sizeof s->baseline, "fp32");
     snprintf(s->candidate, sizeof s->candidate, "amp");
-    lined_pair *list;
+    MZ_SCOPED(mz_free_at) lined_pair *list = NULL;
     MEZZO_TRY(MZ_NEW(list, n + 1));
     for (size_t i = 0; i < n; i++) {
-        MEZZO_TRY_GOTO(status, read_pair(csv, i, key, speedup, &list[i].pair));
+        MEZZO_TRY(read_pair(csv, i, key, speedup, &list[i].pair));
         list[i].line = mz_csv_line(csv, i);
     }
     if (n > 1)
         qsort(list, n, sizeof *list, compare_lined);
-    MEZZO_TRY_GOTO(status, keep_pairs(s, list, n));
-fail:
-    mz_free(list);
-    return status;
+    return keep_pairs(s, list, n);
 }
 
 // --- loading and saving --------------------------------------------------------------------------------------------

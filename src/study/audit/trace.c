@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "io/file.h"
 
 const char *const mz_torch_formats[MZ_TORCH_FORMATS] = {"fp32", "tf32", "bf16", "fp16", "fp8"};
@@ -433,13 +434,11 @@ mezzo_status mz_torch_trace_parse(const char *where, const char *text, size_t n,
 }
 
 mezzo_status mz_torch_trace_read(const char *path, mz_torch_trace *out) {
-    char *text = NULL;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
     *out = (mz_torch_trace){0};
     MEZZO_TRY(mz_file_read(path, MZ_TRACE_BYTES_MAX, &text, &n));
-    mezzo_status status = mz_torch_trace_parse(path, text, n, out);
-    mz_free(text);
-    return status;
+    return mz_torch_trace_parse(path, text, n, out);
 }
 
 void mz_torch_trace_free(mz_torch_trace *t) {

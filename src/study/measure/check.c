@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/precision.h"
+#include "base/scope.h"
 #include "runtime/calls.h"
 
 // --- cases ---------------------------------------------------------------------------------------------------------
@@ -45,20 +46,16 @@ static mezzo_status fill(side *s, const mz_bench_call *made, bool output, int sl
     if (!mz_present(original))
         return MEZZO_OK;
     const size_t n = (size_t)mz_shape_count(&t->shape), stored = bytes_of(original), bytes = bytes_of(t);
-    char *host = mz_alloc(2, stored > bytes ? stored : bytes);
+    MZ_SCOPED(mz_free_at) char *host = mz_alloc(2, stored > bytes ? stored : bytes);
     if (host == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status;
     mz_bench_fill(made, output, slot, host, stored);
     if (t->dtype != original->dtype) {
-        MEZZO_TRY_GOTO(status, mezzo_convert(host, original->dtype, host + bytes, t->dtype, n));
+        MEZZO_TRY(mezzo_convert(host, original->dtype, host + bytes, t->dtype, n));
         memcpy(host, host + bytes, bytes);
     }
-    MEZZO_TRY_GOTO(status, s->device->backend->alloc(s->device, bytes + 64, &t->data));
-    MEZZO_TRY_GOTO(status, s->device->backend->write(s->device, t->data, host, bytes));
-fail:
-    mz_free(host);
-    return status;
+    MEZZO_TRY(s->device->backend->alloc(s->device, bytes + 64, &t->data));
+    return s->device->backend->write(s->device, t->data, host, bytes);
 }
 
 // Fills the tensors of a call. `exact`: floating-point outputs become FP64, so that the ref device does not round its
@@ -104,14 +101,11 @@ static double relative_error(const double *result, const double *exact, size_t n
 
 static mezzo_status read_doubles(const side *s, int slot, double *out) {
     const mz_tensor *t = &s->call.out[slot];
-    void *host = mz_alloc(1, bytes_of(t));
+    MZ_SCOPED(mz_free_at) void *host = mz_alloc(1, bytes_of(t));
     if (host == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = s->device->backend->read(s->device, host, t->data, bytes_of(t));
-    if (status == MEZZO_OK)
-        status = mezzo_convert(host, t->dtype, out, MEZZO_F64, (size_t)mz_shape_count(&t->shape));
-    mz_free(host);
-    return status;
+    MEZZO_TRY(s->device->backend->read(s->device, host, t->data, bytes_of(t)));
+    return mezzo_convert(host, t->dtype, out, MEZZO_F64, (size_t)mz_shape_count(&t->shape));
 }
 
 static mezzo_status compare(const side *here, const side *exact, mz_check *check) {

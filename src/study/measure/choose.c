@@ -4,6 +4,7 @@
 
 #include "backend/backend.h"
 #include "base/precision.h"
+#include "base/scope.h"
 #include "study/analyse/decide.h"
 #include "study/analyse/stats.h"
 
@@ -205,18 +206,16 @@ static mezzo_status try_candidate(mezzo_device *device, const mz_choose_options 
 
 // --- choosing ------------------------------------------------------------------------------------------------------
 static mezzo_status none_left(const mz_choice *out) {
-    mz_text t = {0};
+    MZ_SCOPED(mz_text_free) mz_text t = {0};
     bool fits = false;
     for (int i = 0; i < out->n; i++) {
         const mz_candidate *c = &out->candidates[i];
         fits = fits || !isnan(c->loss);
         mz_text_addf(&t, "%s%s: %s", i > 0 ? "; " : "", mezzo_precision_name(c->precision), c->note);
     }
-    mezzo_status status = mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision works: %s%s",
-                                  t.status == MEZZO_OK ? t.data : "",
-                                  fits ? "" : "; lower the batch size (mezzo memory --limit shows what fits)");
-    mz_text_free(&t);
-    return status;
+    return mz_fail(fits ? MEZZO_ERR_NUMERIC : MEZZO_ERR_MEMORY, "no precision works: %s%s",
+                   t.status == MEZZO_OK ? t.data : "",
+                   fits ? "" : "; lower the batch size (mezzo memory --limit shows what fits)");
 }
 
 static mz_option option_of(const mz_candidate *c) {

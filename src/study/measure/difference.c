@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "base/scope.h"
 #include "runtime/program.h"
 #include "train/folder.h"
 #include "train/trial.h"
@@ -35,20 +36,17 @@ static int digits_of(mezzo_dtype dtype) { // of the significand, with the hidden
 
 static mezzo_status read_values(mezzo_program *p, const mz_tensor *t, result *r) {
     const size_t bytes = mz_tensor_bytes_stored(t);
-    char *host = mz_alloc(bytes + 1, 1);
+    MZ_SCOPED(mz_free_at) char *host = mz_alloc(bytes + 1, 1);
     r->count = mz_shape_count(&t->shape);
     r->n = r->count < MOST ? r->count : MOST;
     r->values = mz_alloc((size_t)r->n + 1, sizeof *r->values);
-    mezzo_status status = host != NULL && r->values != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mezzo_device_sync(p->device);
-    if (status == MEZZO_OK)
-        status = p->device->backend->read(p->device, host, t->data, bytes);
-    for (int64_t i = 0; i < r->n && status == MEZZO_OK; i++)
-        status = mezzo_convert(host + (size_t)mz_tensor_index(t, i * (r->count / r->n)) * mezzo_dtype_size(t->dtype),
-                               t->dtype, &r->values[i], MEZZO_F32, 1);
-    mz_free(host);
-    return status;
+    MEZZO_TRY(host != NULL && r->values != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY);
+    MEZZO_TRY(mezzo_device_sync(p->device));
+    MEZZO_TRY(p->device->backend->read(p->device, host, t->data, bytes));
+    for (int64_t i = 0; i < r->n; i++)
+        MEZZO_TRY(mezzo_convert(host + (size_t)mz_tensor_index(t, i * (r->count / r->n)) * mezzo_dtype_size(t->dtype),
+                                t->dtype, &r->values[i], MEZZO_F32, 1));
+    return MEZZO_OK;
 }
 
 // Keeps, as a program's hook, the first result of the call that has just run.

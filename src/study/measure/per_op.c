@@ -18,16 +18,13 @@ void mz_per_op_free(mz_per_op *p) {
 
 // --- a run ---------------------------------------------------------------------------------------------------------
 static mezzo_status set_overrides(search *s, const bool *kept) {
-    mz_text t = {0};
+    MZ_SCOPED(mz_text_free) mz_text t = {0};
     mz_text_addf(&t, "%s", s->overrides);
     for (int i = 0; kept != NULL && i < s->p->n; i++)
         if (kept[i])
             mz_text_addf(&t, "%s%s*=fp32", t.len > 0 ? "," : "", s->p->modules[i]);
-    mezzo_status status = t.status;
-    if (status == MEZZO_OK)
-        status = mezzo_config_set(s->o->config, "autocast", t.data != NULL ? t.data : "", "advise");
-    mz_text_free(&t);
-    return status;
+    MEZZO_TRY(t.status);
+    return mezzo_config_set(s->o->config, "autocast", t.data != NULL ? t.data : "", "advise");
 }
 
 // Trains a run and measures the mean training loss over the last third of the steps; infinite where one of them is not

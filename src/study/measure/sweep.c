@@ -443,12 +443,11 @@ static mezzo_status run(sweep *s) {
     MEZZO_TRY(open_file(s));
     s->progress.done = s->progress.earlier;
     tell(s, NULL);
-    row *r = mz_alloc(1, sizeof *r);
-    mezzo_status status = r != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
-    for (size_t i = 0; i < s->n_shapes && status == MEZZO_OK; i++)
-        status = run_shape(s, s->order[i], r);
-    mz_free(r);
-    return status;
+    MZ_SCOPED(mz_free_at) row *r = mz_alloc(1, sizeof *r);
+    MEZZO_TRY(r != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY);
+    for (size_t i = 0; i < s->n_shapes; i++)
+        MEZZO_TRY(run_shape(s, s->order[i], r));
+    return MEZZO_OK;
 }
 
 mezzo_status mz_sweep(mezzo_device *device, const mz_sweep_options *options, mz_sweep_fn tell_row, void *user) {
