@@ -77,16 +77,25 @@ static mezzo_status read_text(const char *where, const json_t *o, const char *ke
     return json_object_get(o, key) == NULL ? MEZZO_OK : mz_json_get_string(where, o, key, out);
 }
 
-// Reads an array of `key`, at most ROWS_MAX long, and allocates as many structs.
-static mezzo_status read_list(const mz_torch_trace *t, const char *key, size_t size, json_t **list, void *rows,
-                              size_t *n) {
-    MEZZO_TRY(mz_json_get_array(t->path, t->root, key, list));
-    *n = json_array_size(*list);
+typedef mezzo_status read_row(const char *where, mz_torch_trace *t, const json_t *value, void *row);
+
+// Reads an array of `key`, at most ROWS_MAX long, into as many structs, which it allocates.
+static mezzo_status read_rows(mz_torch_trace *t, const char *key, size_t size, read_row *read, void *rows, size_t *n) {
+    json_t *list;
+    char where[600];
+    MEZZO_TRY(mz_json_get_array(t->path, t->root, key, &list));
+    *n = json_array_size(list);
     if (*n > ROWS_MAX)
         return mz_fail(MEZZO_ERR_FORMAT, "%s: key '%s': %zu entries, at most %d are read", t->path, key, *n, ROWS_MAX);
-    void *memory = mz_alloc(*n + 1, size);
+    char *memory = mz_alloc(*n + 1, size);
     memcpy(rows, &memory, sizeof memory);
-    return memory != NULL ? MEZZO_OK : MEZZO_ERR_MEMORY;
+    if (memory == NULL)
+        return MEZZO_ERR_MEMORY;
+    for (size_t i = 0; i < *n; i++) {
+        snprintf(where, sizeof where, "%.500s: %s[%zu]", t->path, key, i);
+        MEZZO_TRY(read(where, t, json_array_get(list, i), memory + i * size));
+    }
+    return MEZZO_OK;
 }
 
 // --- operations ----------------------------------------------------------------------------------------------------
@@ -159,7 +168,8 @@ static void classify(mz_torch_op *op) {
     op->flops = flops_of(op);
 }
 
-static mezzo_status read_op(const char *where, const mz_torch_trace *t, const json_t *o, mz_torch_op *op) {
+static mezzo_status read_op(const char *where, mz_torch_trace *t, const json_t *o, void *row) {
+    mz_torch_op *op = row;
     const char *phase, *output;
     json_t *inputs;
     *op = (mz_torch_op){.region = -1};
@@ -184,21 +194,9 @@ static mezzo_status read_op(const char *where, const mz_torch_trace *t, const js
     MEZZO_TRY(read_number(where, o, "seconds", &op->seconds));
     MEZZO_TRY(read_number(where, o, "scalar", &op->scalar));
     classify(op);
-    return MEZZO_OK;
-}
-
-static mezzo_status read_ops(mz_torch_trace *t) {
-    json_t *list;
-    MEZZO_TRY(read_list(t, "ops", sizeof *t->ops, &list, &t->ops, &t->n_ops));
-    for (size_t i = 0; i < t->n_ops; i++) {
-        char where[600];
-        snprintf(where, sizeof where, "%.500s: ops[%zu]", t->path, i);
-        mz_torch_op *op = &t->ops[i];
-        MEZZO_TRY(read_op(where, t, json_array_get(list, i), op));
-        if (op->region >= 0 && op->phase == MZ_TORCH_FORWARD && mz_torch_is_product(op)) {
-            t->regions[op->region].products += op->count;
-            t->regions[op->region].low_products += mz_torch_is_low(op->output) ? op->count : 0;
-        }
+    if (op->region >= 0 && op->phase == MZ_TORCH_FORWARD && mz_torch_is_product(op)) {
+        t->regions[op->region].products += op->count;
+        t->regions[op->region].low_products += mz_torch_is_low(op->output) ? op->count : 0;
     }
     return MEZZO_OK;
 }
@@ -221,7 +219,8 @@ static const struct {
     [MZ_EVENT_REDUCE] = {"reduce", NULL},
 };
 
-static mezzo_status read_event(const char *where, const mz_torch_trace *t, const json_t *o, mz_torch_event *e) {
+static mezzo_status read_event(const char *where, mz_torch_trace *t, const json_t *o, void *row) {
+    mz_torch_event *e = row;
     const char *kind, *reduction;
     int64_t optimizer;
     *e = (mz_torch_event){0};
@@ -251,51 +250,29 @@ static mezzo_status read_event(const char *where, const mz_torch_trace *t, const
     return MEZZO_OK;
 }
 
-static mezzo_status read_events(mz_torch_trace *t) {
-    json_t *list;
-    MEZZO_TRY(read_list(t, "events", sizeof *t->events, &list, &t->events, &t->n_events));
-    for (size_t i = 0; i < t->n_events; i++) {
-        char where[600];
-        snprintf(where, sizeof where, "%.500s: events[%zu]", t->path, i);
-        MEZZO_TRY(read_event(where, t, json_array_get(list, i), &t->events[i]));
-    }
-    return MEZZO_OK;
-}
-
 // --- the rest ------------------------------------------------------------------------------------------------------
-static mezzo_status read_places(mz_torch_trace *t) {
-    json_t *list;
-    MEZZO_TRY(read_list(t, "places", sizeof *t->places, &list, &t->places, &t->n_places));
-    for (size_t i = 0; i < t->n_places; i++) {
-        const json_t *pair = json_array_get(list, i), *file = json_array_get(pair, 0), *line = json_array_get(pair, 1);
-        if (!json_is_string(file) || strlen(json_string_value(file)) != json_string_length(file) ||
-            !json_is_integer(line) || json_integer_value(line) < 0 || json_integer_value(line) > LINE_MAX)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: places[%zu]: expected a file and a line", t->path, i);
-        t->places[i] = (mz_torch_place){json_string_value(file), (int)json_integer_value(line)};
-    }
+static mezzo_status read_place(const char *where, mz_torch_trace *t, const json_t *pair, void *row) {
+    (void)t;
+    const json_t *file = json_array_get(pair, 0), *line = json_array_get(pair, 1);
+    if (!json_is_string(file) || strlen(json_string_value(file)) != json_string_length(file) ||
+        !json_is_integer(line) || json_integer_value(line) < 0 || json_integer_value(line) > LINE_MAX)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: expected a file and a line", where);
+    *(mz_torch_place *)row = (mz_torch_place){json_string_value(file), (int)json_integer_value(line)};
     return MEZZO_OK;
 }
 
-static mezzo_status read_regions(mz_torch_trace *t) {
-    json_t *list;
-    MEZZO_TRY(read_list(t, "regions", sizeof *t->regions, &list, &t->regions, &t->n_regions));
-    for (size_t i = 0; i < t->n_regions; i++) {
-        const json_t *o = json_array_get(list, i);
-        mz_torch_region *r = &t->regions[i];
-        char where[600];
-        snprintf(where, sizeof where, "%.500s: regions[%zu]", t->path, i);
-        MEZZO_TRY(read_small(where, o, "at", -1, (int64_t)t->n_places - 1, &r->at));
-        MEZZO_TRY(mz_json_get_string(where, o, "device", &r->device));
-        MEZZO_TRY(mz_json_get_string(where, o, "dtype", &r->dtype));
-        MEZZO_TRY(mz_json_get_bool(where, o, "enabled", &r->enabled));
-        MEZZO_TRY(mz_json_get_int(where, o, "entered", 0, MOST, &r->entered));
-    }
-    return MEZZO_OK;
+static mezzo_status read_region(const char *where, mz_torch_trace *t, const json_t *o, void *row) {
+    mz_torch_region *r = row;
+    MEZZO_TRY(read_small(where, o, "at", -1, (int64_t)t->n_places - 1, &r->at));
+    MEZZO_TRY(mz_json_get_string(where, o, "device", &r->device));
+    MEZZO_TRY(mz_json_get_string(where, o, "dtype", &r->dtype));
+    MEZZO_TRY(mz_json_get_bool(where, o, "enabled", &r->enabled));
+    return mz_json_get_int(where, o, "entered", 0, MOST, &r->entered);
 }
 
-static mezzo_status add_tensors(const char *where, mz_torch_trace *t, const json_t *o, int optimizer, size_t *cap) {
+static mezzo_status add_tensors(const char *where, mz_torch_trace *t, const json_t *o, int optimizer) {
     const char *dtype, *of;
-    MEZZO_TRY(MZ_RESERVE(t->tensors, *cap, t->n_tensors + 1));
+    MEZZO_TRY(MZ_RESERVE(t->tensors, t->cap_tensors, t->n_tensors + 1));
     mz_torch_tensors *s = &t->tensors[t->n_tensors];
     s->optimizer = optimizer;
     MEZZO_TRY(read_text(where, o, "key", &s->key));
@@ -309,40 +286,34 @@ static mezzo_status add_tensors(const char *where, mz_torch_trace *t, const json
     return MEZZO_OK;
 }
 
-static mezzo_status read_tensors(mz_torch_trace *t) {
-    json_t *list, *inner;
-    size_t n, cap = 0;
+static mezzo_status read_state(const char *where, mz_torch_trace *t, const json_t *o, void *row) {
+    json_t *inner;
+    int *at = row;
+    MEZZO_TRY(read_small(where, o, "at", -1, (int64_t)t->n_places - 1, at));
+    MEZZO_TRY(mz_json_get_array(where, o, "tensors", &inner));
+    for (size_t k = 0; k < json_array_size(inner) && t->n_tensors < ROWS_MAX; k++)
+        MEZZO_TRY(add_tensors(where, t, json_array_get(inner, k), (int)(at - t->optimizer_at)));
+    return MEZZO_OK;
+}
+
+static mezzo_status read_parameters(mz_torch_trace *t) {
+    json_t *list;
     char where[600];
-    MEZZO_TRY(read_list(t, "states", sizeof *t->optimizer_at, &list, &t->optimizer_at, &t->n_optimizers));
-    for (size_t i = 0; i < t->n_optimizers; i++) {
-        const json_t *o = json_array_get(list, i);
-        snprintf(where, sizeof where, "%.500s: states[%zu]", t->path, i);
-        MEZZO_TRY(read_small(where, o, "at", -1, (int64_t)t->n_places - 1, &t->optimizer_at[i]));
-        MEZZO_TRY(mz_json_get_array(where, o, "tensors", &inner));
-        for (size_t k = 0; k < json_array_size(inner) && t->n_tensors < ROWS_MAX; k++)
-            MEZZO_TRY(add_tensors(where, t, json_array_get(inner, k), (int)i, &cap));
-    }
     MEZZO_TRY(mz_json_get_array(t->path, t->root, "parameters", &list));
-    n = json_array_size(list);
-    for (size_t i = 0; i < n && t->n_tensors < ROWS_MAX; i++) {
+    for (size_t i = 0; i < json_array_size(list) && t->n_tensors < ROWS_MAX; i++) {
         int optimizer = 0;
         snprintf(where, sizeof where, "%.500s: parameters[%zu]", t->path, i);
         MEZZO_TRY(read_small(where, json_array_get(list, i), "optimizer", 0, (int64_t)t->n_optimizers - 1, &optimizer));
-        MEZZO_TRY(add_tensors(where, t, json_array_get(list, i), optimizer, &cap));
+        MEZZO_TRY(add_tensors(where, t, json_array_get(list, i), optimizer));
     }
     return MEZZO_OK;
 }
 
-static mezzo_status read_compiled(mz_torch_trace *t) {
-    json_t *list;
-    MEZZO_TRY(read_list(t, "compiled", sizeof *t->compiled, &list, &t->compiled, &t->n_compiled));
-    for (size_t i = 0; i < t->n_compiled; i++) {
-        const json_t *at = json_array_get(list, i);
-        const int64_t place = json_is_integer(at) ? (int64_t)json_integer_value(at) : -2;
-        if (place < -1 || place >= (int64_t)t->n_places)
-            return mz_fail(MEZZO_ERR_FORMAT, "%s: compiled[%zu]: no such place", t->path, i);
-        t->compiled[i] = (int)place;
-    }
+static mezzo_status read_compiled(const char *where, mz_torch_trace *t, const json_t *at, void *row) {
+    const int64_t place = json_is_integer(at) ? (int64_t)json_integer_value(at) : -2;
+    if (place < -1 || place >= (int64_t)t->n_places)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: no such place", where);
+    *(int *)row = (int)place;
     return MEZZO_OK;
 }
 
@@ -408,16 +379,18 @@ static mezzo_status read_replays(mz_torch_trace *t) {
     return json_object_get(all, "why") == NULL ? MEZZO_OK : mz_json_get_string(t->path, all, "why", &t->no_replay);
 }
 
+#define READ_ROWS(key, read, rows, n) read_rows(t, key, sizeof *t->rows, read, &t->rows, &t->n)
 static mezzo_status read_all(mz_torch_trace *t) {
     MEZZO_TRY(read_head(t));
     MEZZO_TRY(read_replays(t));
-    MEZZO_TRY(read_places(t));
+    MEZZO_TRY(READ_ROWS("places", read_place, places, n_places));
     MEZZO_TRY(read_settings(t));
-    MEZZO_TRY(read_regions(t));
-    MEZZO_TRY(read_compiled(t));
-    MEZZO_TRY(read_ops(t));
-    MEZZO_TRY(read_events(t));
-    return read_tensors(t);
+    MEZZO_TRY(READ_ROWS("regions", read_region, regions, n_regions));
+    MEZZO_TRY(READ_ROWS("compiled", read_compiled, compiled, n_compiled));
+    MEZZO_TRY(READ_ROWS("ops", read_op, ops, n_ops));
+    MEZZO_TRY(READ_ROWS("events", read_event, events, n_events));
+    MEZZO_TRY(READ_ROWS("states", read_state, optimizer_at, n_optimizers));
+    return read_parameters(t);
 }
 
 mezzo_status mz_torch_trace_parse(const char *where, const char *text, size_t n, mz_torch_trace *out) {

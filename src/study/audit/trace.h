@@ -129,7 +129,7 @@ typedef struct mz_torch_trace {
     mz_torch_place *places;
     mz_torch_tensors *tensors;
     int *optimizer_at, *compiled;
-    size_t n_ops, n_events, n_regions, n_places, n_tensors, n_optimizers, n_compiled;
+    size_t n_ops, n_events, n_regions, n_places, n_tensors, cap_tensors, n_optimizers, n_compiled;
 } mz_torch_trace;
 
 // Reads a trace. MEZZO_ERR_IO, MEZZO_ERR_FORMAT "FILE: key …", MEZZO_ERR_UNSUPPORTED where the file says why nothing
