@@ -28,12 +28,6 @@ static size_t forward_bytes(const heads *h, int parts) {
     return (size_t)parts * low * 2 + QUERIES * (SCORE_ROW + depth) * sizeof(float) + 64;
 }
 
-static void *take_bytes(char **next, size_t bytes) {
-    void *start = *next;
-    *next = (char *)((uintptr_t)*next + mz_align_up(bytes, 64)); // from NULL on, only counted
-    return start;
-}
-
 static void forward_begin(forward_block *w, const heads *h, int parts, char *memory) {
     w->depth = (int)mz_align_up((size_t)h->width, 32);
     w->length = (int64_t)mz_align_up((size_t)h->length, 32);
@@ -246,17 +240,15 @@ static void queries_split(forward_block *w, const mz_call *call, const heads *h,
 }
 
 static size_t attention_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
-                       mz_in(call, attention, positions));
-    return forward_bytes(&h, parts_of(call, mz_in(call, attention, q))) * (size_t)device->threads;
+    heads h = heads_of(call);
+    return forward_bytes(&h, parts_of(call)) * (size_t)device->threads;
 }
 
 // Runs the kernel. A task is 32 queries of one head; a thread takes all tasks of some heads together, so that keys and
 // values are packed once and the next head's can be prefetched in time, unless there are too few heads for all threads.
 static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
-                       mz_in(call, attention, positions));
-    const int parts = parts_of(call, mz_in(call, attention, q));
+    heads h = heads_of(call);
+    const int parts = parts_of(call);
     int64_t units = h.batch * h.heads, blocks = (h.length + QUERIES - 1) / QUERIES,
             heads_each = units / (4 * device->threads);
     int together = heads_each > 0 ? (int)(heads_each * blocks) : 1;
@@ -276,19 +268,5 @@ static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
     return MEZZO_OK;
 }
 
-static const char *attention_refuses(const mezzo_device *device, const mz_call *call) {
-    const char *reason = refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
-    if (reason == NULL)
-        reason = refuse_other_than_causal(call, mz_in(call, attention, q), mz_in(call, attention, k),
-                                          mz_in(call, attention, positions));
-    if (reason == NULL)
-        reason = refuse_tiles(device, call, mz_in(call, attention, q));
-    if (reason != NULL)
-        return reason;
-    for (int i = 1; i < 3; i++)
-        if (mz_present(&call->in[i]) && call->in[i].dtype != mz_in(call, attention, q)->dtype)
-            return "q, k and v must be of one format";
-    return NULL;
-}
 MZ_CPU_KERNEL_NAMED(mz_attention__amx, attention, "attention_bf16_f32__amx_32x256", "a", "af", attention_workspace,
-                    attention_refuses)
+                    refuse_tiles)

@@ -272,7 +272,8 @@ ALWAYS void column_products(const int parts, amx_operand a, size_t lower, amx_op
 
 // --- which calls ---------------------------------------------------------------------------------------------------
 // Returns the number of parts: 1 for BF16; 2 for FP16, and for FP32 under TF32; 0: these kernels do not serve the call.
-static inline int parts_of(const mz_call *call, const mz_tensor *q) {
+static inline int parts_of(const mz_call *call) {
+    const mz_tensor *q = slots_of(call).q;
     if (q->dtype == MEZZO_BF16 && call->numerics.compute == MEZZO_BF16)
         return 1;
     bool two = (q->dtype == MEZZO_F16 && call->numerics.compute == MEZZO_F16) ||
@@ -280,15 +281,30 @@ static inline int parts_of(const mz_call *call, const mz_tensor *q) {
     return two ? 2 : 0;
 }
 
-static inline const char *refuse_tiles(const mezzo_device *device, const mz_call *call, const mz_tensor *q) {
+// Refuses all but causal attention of one format, which tiles multiply.
+static inline const char *refuse_tiles(const mezzo_device *device, const mz_call *call) {
+    const attention_slots s = slots_of(call);
+    const mz_tensor *all[] = {s.k, s.v, call->op == MZ_OP_attention_bwd ? mz_in(call, attention_bwd, dy) : s.q};
     const mz_isa *isa = &mz_cpu(device)->isa;
-    int parts = parts_of(call, q);
-    if (parts == 0)
-        return "fp32 arithmetic: tiles have bf16 products, and fp16 and tf32 made of them";
+    const int parts = parts_of(call);
+    const char *reason = refuse_attention(device, call);
+    if (reason == NULL)
+        reason = refuse_other_than_causal(call);
+    if (reason == NULL && parts == 0)
+        reason = "fp32 arithmetic: tiles have bf16 products, and fp16 and tf32 made of them";
     // Two parts need four products instead of one.
-    if (parts == 2 && isa->amx_rate > 0 && !mz_isa_worth_it(isa, isa->amx_rate / MZ_CPU_F16_PRODUCTS))
-        return "fp32 arithmetic is faster here than products in two parts";
-    return NULL;
+    if (reason == NULL && parts == 2 && isa->amx_rate > 0 && !mz_isa_worth_it(isa, isa->amx_rate / MZ_CPU_F16_PRODUCTS))
+        reason = "fp32 arithmetic is faster here than products in two parts";
+    for (size_t i = 0; reason == NULL && i < MZ_COUNT(all); i++)
+        if (mz_present(all[i]) && all[i]->dtype != s.q->dtype)
+            reason = "q, k, v and dy must be of one format";
+    return reason;
+}
+
+static inline void *take_bytes(char **next, size_t bytes) {
+    void *start = *next;
+    *next = (char *)((uintptr_t)*next + mz_align_up(bytes, 64)); // from NULL on, only counted
+    return start;
 }
 
 #endif

@@ -30,12 +30,6 @@ typedef struct backward_block {
     float factors[64 + 2 * DROPOUT_RUN];
 } backward_block;
 
-static void *take_bytes(char **next, size_t bytes) {
-    void *start = *next;
-    *next = (char *)((uintptr_t)*next + mz_align_up(bytes, 64)); // from NULL on, only counted
-    return start;
-}
-
 // Lays out the thread's buffers from `memory` on (NULL: only counts) and returns their bytes.
 static size_t backward_layout(backward_block *w, const heads *h, int parts, char *memory) {
     char *next = memory;
@@ -338,14 +332,14 @@ static void head_split(backward_block *w, const mz_call *call, const heads *h, i
 }
 
 static size_t attention_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
+    heads h = heads_of(call);
     backward_block w;
-    return backward_layout(&w, &h, parts_of(call, &call->in[IN_Q]), NULL) * (size_t)device->threads;
+    return backward_layout(&w, &h, parts_of(call), NULL) * (size_t)device->threads;
 }
 
 static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
-    const int parts = parts_of(call, &call->in[IN_Q]);
+    heads h = heads_of(call);
+    const int parts = parts_of(call);
     int64_t units = h.batch * h.kv_heads;
     int together = units >= 8 * device->threads ? (int)(units / (4 * device->threads)) : 1;
     double pairs = 0.5 * (double)(h.batch * h.heads) * (double)h.length * (double)(h.length + BLOCK);
@@ -363,18 +357,5 @@ static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call)
     return MEZZO_OK;
 }
 
-static const char *attention_bwd_refuses(const mezzo_device *device, const mz_call *call) {
-    const char *reason = refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
-    if (reason == NULL)
-        reason = refuse_other_than_causal(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_POSITIONS]);
-    if (reason == NULL)
-        reason = refuse_tiles(device, call, &call->in[IN_Q]);
-    if (reason != NULL)
-        return reason;
-    for (int i = IN_DY; i <= IN_V; i++)
-        if (mz_present(&call->in[i]) && call->in[i].dtype != call->in[IN_Q].dtype)
-            return "dy, q, k and v must be of one format";
-    return NULL;
-}
 MZ_CPU_KERNEL_NAMED(mz_attention_bwd__amx, attention_bwd, "attention_bwd_bf16_f32__amx_128x128", "aaaaaf", "a",
-                    attention_bwd_workspace, attention_bwd_refuses)
+                    attention_bwd_workspace, refuse_tiles)

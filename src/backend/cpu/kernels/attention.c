@@ -141,63 +141,34 @@ static void forward_tile(forward_tiles *w, const mz_call *call, const heads *h, 
 }
 
 static size_t attention_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
-                       mz_in(call, attention, positions));
+    const heads h = heads_of(call);
     return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
 }
 
 // Runs the kernel. A task is one tile of queries of one head; a thread takes all of a head's tiles together, so that
 // keys and values are packed once, unless there are too few heads for all threads.
-static void run_heads(mezzo_device *device, const mz_call *call, const heads *h) {
-    int64_t units = h->batch * h->heads;
-    int together = units >= 4 * device->threads ? (int)h->tiles : 1;
-    double multiplies = (double)units * (double)h->length * (double)(h->causal ? h->length + TILE : 2 * h->keys) *
-                        h->width; // two products over half of the square
+static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
+    const heads h = heads_of(call);
+    int64_t units = h.batch * h.heads;
+    int together = units >= 4 * device->threads ? (int)h.tiles : 1;
+    double multiplies = (double)units * (double)h.length * (double)(h.causal ? h.length + TILE : 2 * h.keys) *
+                        h.width; // two products over half of the square
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
     {
         forward_tiles w;
-        forward_begin(&w, h, (float *)call->workspace + (size_t)mz_thread() * forward_floats(h));
+        forward_begin(&w, &h, (float *)call->workspace + (size_t)mz_thread() * forward_floats(&h));
 #pragma omp for schedule(dynamic, together)
-        for (int64_t task = 0; task < units * h->tiles; task++)
-            forward_tile(&w, call, h, task / h->tiles / h->heads, task / h->tiles % h->heads, task % h->tiles);
+        for (int64_t task = 0; task < units * h.tiles; task++)
+            forward_tile(&w, call, &h, task / h.tiles / h.heads, task / h.tiles % h.heads, task % h.tiles);
     }
-}
-
-static mezzo_status run_attention(mezzo_device *device, const mz_call *call) {
-    const heads h = heads_of(call, mz_in(call, attention, q), mz_in(call, attention, k), mz_out(call, attention, y),
-                             mz_in(call, attention, positions));
-    run_heads(device, call, &h);
     return MEZZO_OK;
-}
-
-static const char *attention_refuses(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return refuse_attention(call, mz_in(call, attention, q), mz_out(call, attention, y));
 }
 MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention), attention, "attention_f32__" MZ_LEVEL_TEXT "_64x64", "aaai", "af",
-                    attention_workspace, attention_refuses)
+                    attention_workspace, refuse_attention)
 
-// --- with a mask ---------------------------------------------------------------------------------------------------
 // The slots of q, k, v and y are those of attention.
-static heads masked_heads(const mz_call *call) {
-    return masked_heads_of(call, mz_in(call, attention_masked, q), mz_in(call, attention_masked, k),
-                           mz_out(call, attention_masked, y), mz_in(call, attention_masked, mask));
-}
-
 static mezzo_status run_attention_masked(mezzo_device *device, const mz_call *call) {
-    const heads h = masked_heads(call);
-    run_heads(device, call, &h);
-    return MEZZO_OK;
-}
-
-static size_t attention_masked_workspace(const mezzo_device *device, const mz_call *call) {
-    const heads h = masked_heads(call);
-    return sizeof(float) * forward_floats(&h) * (size_t)device->threads;
-}
-
-static const char *attention_masked_refuses(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return refuse_attention(call, mz_in(call, attention_masked, q), mz_out(call, attention_masked, y));
+    return run_attention(device, call);
 }
 MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_masked), attention_masked, "attention_masked_f32__" MZ_LEVEL_TEXT "_64x64",
-                    "aaaf", "a", attention_masked_workspace, attention_masked_refuses)
+                    "aaaf", "a", attention_workspace, refuse_attention)

@@ -25,9 +25,33 @@ typedef struct heads {
     bool packed, causal;
 } heads;
 
-// Returns the heads of the tensors q (or the packed one), k, y and positions (NULL: none).
-static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y,
-                             const mz_tensor *positions) {
+// The tensors of attention, with a mask or not, or of its gradient, which a mask leaves no y.
+typedef struct attention_slots {
+    const mz_tensor *q, *k, *v, *y, *positions, *mask; // q: or the packed one; y: or dy
+} attention_slots;
+#define QKV(op) .q = mz_in(call, op, q), .k = mz_in(call, op, k), .v = mz_in(call, op, v)
+static inline attention_slots slots_of(const mz_call *call) {
+    switch (call->op) {
+    case MZ_OP_attention:
+        return (attention_slots){QKV(attention), .y = mz_out(call, attention, y),
+                                 .positions = mz_in(call, attention, positions)};
+    case MZ_OP_attention_bwd:
+        return (attention_slots){QKV(attention_bwd), .y = mz_in(call, attention_bwd, y),
+                                 .positions = mz_in(call, attention_bwd, positions)};
+    case MZ_OP_attention_masked:
+        return (attention_slots){QKV(attention_masked), .y = mz_out(call, attention_masked, y),
+                                 .mask = mz_in(call, attention_masked, mask)};
+    case MZ_OP_attention_masked_bwd:
+        return (attention_slots){QKV(attention_masked_bwd), .y = mz_in(call, attention_masked_bwd, dy),
+                                 .mask = mz_in(call, attention_masked_bwd, mask)};
+    default:
+        return (attention_slots){QKV(attention_cached), .y = mz_out(call, attention_cached, y)};
+    }
+}
+
+static inline heads heads_of(const mz_call *call) {
+    const attention_slots s = slots_of(call);
+    const mz_tensor *q = s.q, *k = s.k, *y = s.y, *positions = s.positions;
     heads h = {.batch = y->shape.dim[0], .length = y->shape.dim[1], .heads = call->attrs.heads};
     h.y_row = y->shape.dim[2]; // H·D
     h.width = (int)(h.y_row / h.heads);
@@ -46,20 +70,16 @@ static inline heads heads_of(const mz_call *call, const mz_tensor *q, const mz_t
     h.cap = call->attrs.score_cap;
     h.attrs = &call->attrs;
     h.positions = positions != NULL && mz_present(positions) ? positions->data : NULL;
+    if (s.mask != NULL) {
+        const int64_t *dim = s.mask->shape.dim;
+        h.mask = s.mask->data;
+        h.mask_q = dim[2] > 1 ? dim[3] : 0;
+        h.mask_h = dim[1] > 1 ? dim[2] * dim[3] : 0;
+        h.mask_b = dim[0] > 1 ? dim[1] * dim[2] * dim[3] : 0;
+    }
     return h;
 }
 
-// Returns the heads of a call of attention_masked or its gradient, by its tensors.
-static inline heads masked_heads_of(const mz_call *call, const mz_tensor *q, const mz_tensor *k, const mz_tensor *y,
-                                    const mz_tensor *mask) {
-    heads h = heads_of(call, q, k, y, NULL);
-    const int64_t *dim = mask->shape.dim;
-    h.mask = mask->data;
-    h.mask_q = dim[2] > 1 ? dim[3] : 0;
-    h.mask_h = dim[1] > 1 ? dim[2] * dim[3] : 0;
-    h.mask_b = dim[0] > 1 ? dim[1] * dim[2] * dim[3] : 0;
-    return h;
-}
 static inline int64_t mask_at(const heads *h, int64_t b, int64_t head, int64_t i) {
     return b * h->mask_b + head * h->mask_h + i * h->mask_q;
 }
@@ -92,21 +112,23 @@ static inline int keys_seen(const heads *h, int64_t tile, int64_t j, int r) {
 }
 
 // Refuses calls other than the usual attention of language models.
-static inline const char *refuse_other_than_causal(const mz_call *call, const mz_tensor *q, const mz_tensor *k,
-                                                   const mz_tensor *positions) {
+static inline const char *refuse_other_than_causal(const mz_call *call) {
+    const attention_slots s = slots_of(call);
     if (call->attrs.window > 0 || call->attrs.score_cap > 0)
         return "has no window and no cap of scores";
-    if (mz_present(positions))
+    if (mz_present(s.positions))
         return "has one document in a row";
     if (!call->attrs.causal)
         return "is causal";
-    return mz_present(k) && k->shape.dim[1] != q->shape.dim[1] ? "has as many keys as queries" : NULL;
+    return mz_present(s.k) && s.k->shape.dim[1] != s.q->shape.dim[1] ? "has as many keys as queries" : NULL;
 }
 
-static inline const char *refuse_attention(const mz_call *call, const mz_tensor *q, const mz_tensor *y) {
-    if (y->shape.rank != 3 || q->shape.rank != 3 || call->attrs.heads < 1)
+static inline const char *refuse_attention(const mezzo_device *device, const mz_call *call) {
+    (void)device;
+    const attention_slots s = slots_of(call);
+    if (s.y->shape.rank != 3 || s.q->shape.rank != 3 || call->attrs.heads < 1)
         return "attention is over [B, T, H·D]";
-    if (y->shape.dim[2] / call->attrs.heads > MAX_HEAD)
+    if (s.y->shape.dim[2] / call->attrs.heads > MAX_HEAD)
         return "heads are wider than 256";
     return NULL;
 }

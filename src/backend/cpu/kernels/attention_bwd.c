@@ -236,68 +236,45 @@ static void backward_head(backward_tiles *w, const mz_call *call, const heads *h
 }
 
 static size_t attention_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
+    const heads h = heads_of(call);
     return sizeof(float) * backward_floats(&h) * (size_t)device->threads;
 }
 
 // A task has all batch rows or kv heads that add to the same numbers of the mask's gradient; dmask NULL: it has one.
-static void run_heads(mezzo_device *device, const mz_call *call, const heads *h, float *dmask) {
-    const int64_t rows = dmask != NULL && h->mask_b == 0 ? h->batch : 1,
-                  groups = dmask != NULL && h->mask_h == 0 ? h->kv_heads : 1, together = h->kv_heads / groups,
-                  tasks = h->batch / rows * together;
-    double multiplies = 2.5 * (double)(h->batch * h->heads) * (double)h->length *
-                        (double)(h->causal ? h->length + TILE : 2 * h->keys) * h->width;
+static mezzo_status run_heads(mezzo_device *device, const mz_call *call, float *dmask) {
+    const heads h = heads_of(call);
+    const int64_t rows = dmask != NULL && h.mask_b == 0 ? h.batch : 1,
+                  groups = dmask != NULL && h.mask_h == 0 ? h.kv_heads : 1, together = h.kv_heads / groups,
+                  tasks = h.batch / rows * together;
+    double multiplies = 2.5 * (double)(h.batch * h.heads) * (double)h.length *
+                        (double)(h.causal ? h.length + TILE : 2 * h.keys) * h.width;
 #pragma omp parallel num_threads(mz_cpu_threads(device, 0.03 * multiplies))
     {
         backward_tiles w;
-        backward_begin(&w, h, (float *)call->workspace + (size_t)mz_thread() * backward_floats(h));
+        backward_begin(&w, &h, (float *)call->workspace + (size_t)mz_thread() * backward_floats(&h));
         w.dmask = dmask;
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < tasks; task++)
             for (int64_t unit = 0; unit < rows * groups; unit++)
-                backward_head(&w, call, h, task / together * rows + unit / groups,
+                backward_head(&w, call, &h, task / together * rows + unit / groups,
                               task % together * groups + unit % groups);
     }
-}
-
-static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
-    const heads h = heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_Y], &call->in[IN_POSITIONS]);
-    run_heads(device, call, &h, NULL);
     return MEZZO_OK;
 }
 
-static const char *attention_bwd_refuses(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return refuse_attention(call, &call->in[IN_Q], &call->in[IN_Y]);
+static mezzo_status run_attention_bwd(mezzo_device *device, const mz_call *call) {
+    return run_heads(device, call, NULL);
 }
 MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_bwd), attention_bwd, "attention_bwd_f32__" MZ_LEVEL_TEXT "_64x64", "aaaaafi",
-                    "a", attention_bwd_workspace, attention_bwd_refuses)
-
-// --- with a mask ---------------------------------------------------------------------------------------------------
-static heads masked_heads(const mz_call *call) {
-    return masked_heads_of(call, &call->in[IN_Q], &call->in[IN_K], &call->in[IN_DY],
-                           mz_in(call, attention_masked_bwd, mask));
-}
+                    "a", attention_bwd_workspace, refuse_attention)
 
 static mezzo_status run_attention_masked_bwd(mezzo_device *device, const mz_call *call) {
-    const heads h = masked_heads(call);
     const mz_tensor *out = mz_out(call, attention_masked_bwd, dmask);
     float *dmask = mz_present(out) ? out->data : NULL;
     if (dmask != NULL)
         memset(dmask, 0, (size_t)mz_shape_count(&out->shape) * sizeof *dmask);
-    run_heads(device, call, &h, dmask);
-    return MEZZO_OK;
-}
-
-static size_t attention_masked_bwd_workspace(const mezzo_device *device, const mz_call *call) {
-    const heads h = masked_heads(call);
-    return sizeof(float) * backward_floats(&h) * (size_t)device->threads;
-}
-
-static const char *attention_masked_bwd_refuses(const mezzo_device *device, const mz_call *call) {
-    (void)device;
-    return refuse_attention(call, &call->in[IN_Q], &call->in[IN_DY]);
+    return run_heads(device, call, dmask);
 }
 MZ_CPU_KERNEL_NAMED(MZ_SYMBOL(attention_masked_bwd), attention_masked_bwd,
-                    "attention_masked_bwd_f32__" MZ_LEVEL_TEXT "_64x64", "aaaaf", "aaaf",
-                    attention_masked_bwd_workspace, attention_masked_bwd_refuses)
+                    "attention_masked_bwd_f32__" MZ_LEVEL_TEXT "_64x64", "aaaaf", "aaaf", attention_bwd_workspace,
+                    refuse_attention)

@@ -9,8 +9,7 @@ typedef struct cached {
 } cached;
 
 static cached cached_of(const mz_call *call) {
-    cached c = {.h = heads_of(call, mz_in(call, attention_cached, q), mz_in(call, attention_cached, k),
-                              mz_out(call, attention_cached, y), NULL)};
+    cached c = {.h = heads_of(call)};
     c.size = mz_in(call, attention_cached, cache_k)->shape.dim[1];
     c.row = mz_in(call, attention_cached, cache_k)->shape.dim[2];
     c.h.kv_heads = c.row / c.h.width;
@@ -169,7 +168,7 @@ static mezzo_status run_attention_cached(mezzo_device *device, const mz_call *ca
 
 static const char *refuses(const mezzo_device *device, const mz_call *call) {
     (void)device;
-    const char *reason = refuse_attention(call, mz_in(call, attention_cached, q), mz_out(call, attention_cached, y));
+    const char *reason = refuse_attention(device, call);
     if (reason == NULL && call->numerics.compute != mz_in(call, attention_cached, q)->dtype)
         reason = "operands must be stored as they are multiplied";
     return reason;
