@@ -195,8 +195,7 @@ static mezzo_status join_heads(mz_onnx_call *call) {
     return mz_onnx_give(call, 0, false, 3, y);
 }
 
-mezzo_status mz_onnx_attention_node(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_attention_node(mz_onnx_call *call) {
     const MzPb__Node *node = call->node;
     mz_onnx_value q, k, v;
     bool done;
@@ -274,8 +273,7 @@ mezzo_status mz_onnx_rope(mz_onnx_call *call, mz_onnx_value *x, const mz_onnx_va
 }
 
 // Builds RotaryEmbedding: a table's rows by position, or rows for each position; pairs are halves or neighbours.
-mezzo_status mz_onnx_rotary(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_rotary(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const MzPb__Node *node = call->node;
     const bool beside = mz_onnx_int_or(node, "interleaved", 0) != 0;

@@ -141,7 +141,7 @@ static mezzo_status convert(mz_onnx_build *build, size_t i) {
     MEZZO_TRY(set_up(&call, build->matches[i] != NULL));
     mz_onnx_module(build, node->name && strpbrk(node->name, "*?") == NULL ? node->name : NULL);
     MEZZO_TRY(mz_onnx_recognize(&call, (int)i, &done));
-    mezzo_status status = done ? MEZZO_OK : call.op->convert(&call, call.op->which);
+    mezzo_status status = done ? MEZZO_OK : call.op->convert(&call);
     mz_onnx_module(build, NULL);
     return status;
 }

@@ -8,7 +8,7 @@
 #define MADE(...)
 #define BINARY(...)
 #define COMPARE(...)
-#define OP(name, function, ...) mezzo_status function(mz_onnx_call *call, int which);
+#define OP(name, function, ...) mezzo_status function(mz_onnx_call *call);
 #include "onnx/ops.def"
 
 // elements.c
@@ -30,8 +30,8 @@ mezzo_value mz_onnx_softsign(mezzo_graph *g, mezzo_value x);
 mezzo_value mz_onnx_greater(mezzo_graph *g, mezzo_value a, mezzo_value b);
 mezzo_value mz_onnx_greater_equal(mezzo_graph *g, mezzo_value a, mezzo_value b);
 mezzo_value mz_onnx_mod(mezzo_graph *g, mezzo_value a, mezzo_value b);
-mezzo_status mz_onnx_unary(mz_onnx_call *call, int which);
-mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth);
+mezzo_status mz_onnx_unary(mz_onnx_call *call);
+mezzo_status mz_onnx_binary(mz_onnx_call *call);
 int64_t mz_onnx_repeated(const mz_onnx_value *value, int rank, const int64_t *dim, int64_t index);
 
 // layers.c

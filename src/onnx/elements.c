@@ -121,8 +121,7 @@ mezzo_value mz_onnx_softsign(mezzo_graph *g, mezzo_value x) {
     return mezzo_div(g, x, mezzo_add(g, mezzo_abs(g, x), one));
 }
 
-mezzo_status mz_onnx_unary(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_unary(mz_onnx_call *call) {
     mezzo_value v;
     if (call->op->host1 && mz_onnx_known(call))
         return fold(call, call->in[0]->integer);
@@ -136,14 +135,14 @@ static mezzo_value hard(mz_onnx_call *call, mezzo_value x, double slope, double 
     return mezzo_clamp(g, mezzo_add(g, mezzo_scale(g, x, (float)slope), mz_onnx_scalar(call, offset)), 0, 1);
 }
 
-mezzo_status mz_onnx_activation(mz_onnx_call *call, int which) {
+mezzo_status mz_onnx_activation(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const MzPb__Node *node = call->node;
     const double alpha = mz_onnx_float_or(node, "alpha", 1),
                  gamma = mz_onnx_float_or(node, "gamma", 1.0507009873554805);
     mezzo_value x, y = MEZZO_NONE;
     MEZZO_TRY(stored(call, &x));
-    switch ((mz_onnx_act)which) {
+    switch ((mz_onnx_act)call->op->which) {
     case MZ_ONNX_LEAKY_RELU:
         y = mezzo_leaky_relu(g, x, (float)mz_onnx_float_or(node, "alpha", 0.01));
         break;
@@ -175,8 +174,7 @@ mezzo_status mz_onnx_activation(mz_onnx_call *call, int which) {
     return give_stored(call, y);
 }
 
-mezzo_status mz_onnx_clip(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_clip(mz_onnx_call *call) {
     double low = -INFINITY, high = INFINITY;
     mezzo_value x;
     if ((mz_onnx_has(call, 1) && !mz_onnx_one_number(call->in[1], &low)) ||
@@ -194,8 +192,7 @@ mezzo_status mz_onnx_clip(mz_onnx_call *call, int which) {
     return give_stored(call, mezzo_clamp(call->build->g, x, (float)low, (float)high));
 }
 
-mezzo_status mz_onnx_prelu(mz_onnx_call *call, int which) { // computes max(0, x) - slope · max(0, -x)
-    (void)which;
+mezzo_status mz_onnx_prelu(mz_onnx_call *call) { // computes max(0, x) - slope · max(0, -x)
     mezzo_graph *g = call->build->g;
     int rank, perm[MEZZO_MAX_RANK];
     mezzo_value v[MZ_ONNX_SLOTS];
@@ -204,14 +201,12 @@ mezzo_status mz_onnx_prelu(mz_onnx_call *call, int which) { // computes max(0, x
     return mz_onnx_give_as(call, 0, false, rank, mezzo_sub(g, mezzo_relu(g, v[0]), below), perm);
 }
 
-mezzo_status mz_onnx_same(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_same(mz_onnx_call *call) {
     return mz_onnx_give_same(call, call->in[0]);
 }
 
 // Builds Dropout, which drops elements in files that were exported for training, and there in programs that train.
-mezzo_status mz_onnx_dropout(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_dropout(mz_onnx_call *call) {
     double training = 0, ratio = 0.5;
     if (mz_onnx_has(call, 1) && !mz_onnx_one_number(call->in[1], &ratio))
         return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "its ratio must be known when the model is built");
@@ -224,8 +219,9 @@ mezzo_status mz_onnx_dropout(mz_onnx_call *call, int which) {
     return give_stored(call, mezzo_dropout(call->build->g, x, (float)ratio));
 }
 
-mezzo_status mz_onnx_truth(mz_onnx_call *call, int which) { // Not, IsNaN: the result means the opposite of what is
-                                                            // stored
+// Builds Not and IsNaN: the result means the opposite of what is stored.
+mezzo_status mz_onnx_truth(mz_onnx_call *call) {
+    const int which = call->op->which;
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     if (x->kind == MZ_ONNX_HOST) {
@@ -283,7 +279,8 @@ static bool by_number(mz_onnx_call *call, mezzo_value *out, int *other, mezzo_st
     return true;
 }
 
-mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
+mezzo_status mz_onnx_binary(mz_onnx_call *call) {
+    const int truth = call->op->which;
     mezzo_graph *g = call->build->g;
     bool integer = truth || call->in[0]->integer;
     for (int k = 0; k < call->n_in; k++)
@@ -313,9 +310,9 @@ mezzo_status mz_onnx_binary(mz_onnx_call *call, int truth) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_mean(mz_onnx_call *call, int which) { // the mean of several values
+mezzo_status mz_onnx_mean(mz_onnx_call *call) { // the mean of several values
     call->op = mz_onnx_op_of("Sum");
-    MEZZO_TRY(mz_onnx_binary(call, which));
+    MEZZO_TRY(mz_onnx_binary(call));
     if (call->out[0]->kind == MZ_ONNX_VALUE)
         call->out[0]->base = mezzo_scale(call->build->g, call->out[0]->base, 1.0F / (float)call->n_in);
     if (call->out[0]->kind == MZ_ONNX_VALUE && call->out[0]->moved.id >= 0)
@@ -326,8 +323,7 @@ mezzo_status mz_onnx_mean(mz_onnx_call *call, int which) { // the mean of severa
     return mezzo_graph_status(call->build->g);
 }
 
-mezzo_status mz_onnx_where(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_where(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *condition = call->in[0];
     const bool integer = call->in[1]->integer;
@@ -358,7 +354,8 @@ mezzo_status mz_onnx_where(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_cast(mz_onnx_call *call, int like) {
+mezzo_status mz_onnx_cast(mz_onnx_call *call) {
+    const int like = call->op->which;
     const mz_onnx_value *model = like ? call->in[1] : NULL;
     const int64_t to = like ? (model->integer ? MZ_ONNX_INT64 : MZ_ONNX_FLOAT) : mz_onnx_int_or(call->node, "to", 1);
     const bool integer = mz_onnx_is_integer(to);

@@ -71,8 +71,7 @@ static mezzo_status computed_gather(mz_onnx_call *call, int axis, int rank, cons
     return mz_onnx_give_floats(call, x, rank, mz_onnx_shaped(g, v, rank, dim));
 }
 
-mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_gather(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     const mz_onnx_value *index = call->in[1];
     int axis;
@@ -111,8 +110,7 @@ mezzo_status mz_onnx_gather(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_gather_elements(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_gather_elements(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     const mz_onnx_value *index = call->in[1];
     const int64_t given = mz_onnx_int_or(call->node, "axis", 0);
@@ -169,8 +167,7 @@ static mezzo_status flat_indices(mz_onnx_call *call, const mz_onnx_value *x, con
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_gather_nd(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_gather_nd(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     const mz_onnx_value *index = call->in[1];
@@ -210,7 +207,7 @@ mezzo_status mz_onnx_gather_nd(mz_onnx_call *call, int which) {
 }
 
 // Builds x with rows replaced, or added to: known rows that are one run, or slices that computed indices add.
-mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
+mezzo_status mz_onnx_scatter(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     const mz_onnx_value *index = call->in[1];
@@ -220,7 +217,7 @@ mezzo_status mz_onnx_scatter(mz_onnx_call *call, int nd) {
     mezzo_value v, src, ids;
     MEZZO_TRY(mz_onnx_number(call, 0, &v));
     MEZZO_TRY(mz_onnx_number(call, 2, &src));
-    if (!nd) {
+    if (!call->op->which) {
         int axis;
         MEZZO_TRY(mz_onnx_axis_of(call, 0, x->rank, &axis));
         MEZZO_TRY(mz_onnx_index(call, 1, &ids));

@@ -177,8 +177,7 @@ static mezzo_status keep_conv(mz_onnx_call *call, const mz_onnx_conv_made *conv)
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_conv(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_conv(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mezzo_value x, weight, bias = MEZZO_NONE;
     windows w;
@@ -228,8 +227,7 @@ static mezzo_value tile_pixels(mezzo_graph *g, mezzo_value x, mezzo_value weight
 }
 
 // Builds the convolution of x, with zeros between its pixels, with the reversed weight.
-mezzo_status mz_onnx_conv_transpose(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_conv_transpose(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const int64_t groups = mz_onnx_int_or(call->node, "group", 1);
     const int from = 4 - call->in[0]->rank;
@@ -319,7 +317,7 @@ static mezzo_status average_axis(mz_onnx_call *call, const pool *p, int axis, me
     return mezzo_graph_status(g);
 }
 
-mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
+mezzo_status mz_onnx_pool(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     const int d = x->rank - 2;
     int64_t size[2] = {1, 1};
@@ -349,7 +347,7 @@ mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
                         out};
         const int axis = x->perm[i - (2 - d) + 2];
         const mezzo_windows form = {(int)p.size, (int)p.stride, (int)p.dilation, (int)p.before, (int)past_end(&p, n)};
-        if (largest)
+        if (call->op->which)
             v = mezzo_max_pool(call->build->g, v, axis, &form);
         else
             MEZZO_TRY(average_axis(call, &p, axis, &v));
@@ -357,7 +355,7 @@ mezzo_status mz_onnx_pool(mz_onnx_call *call, int largest) {
     return mz_onnx_give_as(call, 0, false, x->rank, v, x->perm);
 }
 
-mezzo_status mz_onnx_global_pool(mz_onnx_call *call, int largest) {
+mezzo_status mz_onnx_global_pool(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     int axes[MEZZO_MAX_RANK];
@@ -367,7 +365,7 @@ mezzo_status mz_onnx_global_pool(mz_onnx_call *call, int largest) {
     MEZZO_TRY(mz_onnx_base(call, x, &v));
     for (int i = 2; i < x->rank; i++)
         axes[i - 2] = x->perm[i];
-    v = mezzo_reduce(g, largest ? MEZZO_REDUCE_MAX : MEZZO_REDUCE_MEAN, v, x->rank - 2, axes, true);
+    v = mezzo_reduce(g, call->op->which ? MEZZO_REDUCE_MAX : MEZZO_REDUCE_MEAN, v, x->rank - 2, axes, true);
     return mz_onnx_give_as(call, 0, false, x->rank, v, x->perm);
 }
 
@@ -449,8 +447,7 @@ static mezzo_status resize_axis(mz_onnx_call *call, int axis, int64_t after, dou
     return mezzo_graph_status(g);
 }
 
-mezzo_status mz_onnx_resize(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_resize(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     const MzPb__Attribute *axes = mz_onnx_attribute(call->node, "axes");
     const bool old = strcmp(call->node->op_type, "Upsample") == 0;
@@ -557,8 +554,7 @@ static mezzo_status scale_channels(mz_onnx_call *call, mezzo_value v, mezzo_valu
 
 // Builds batch normalization. Where the file was exported for training and the program trains, it uses a batch's own
 // statistics, which the running ones follow; elsewhere it uses these.
-mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_batch_norm(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     int perm[MEZZO_MAX_RANK];
@@ -583,7 +579,8 @@ mezzo_status mz_onnx_batch_norm(mz_onnx_call *call, int which) {
 
 // Builds InstanceNormalization, with a group for each channel, and GroupNormalization, with weights of channels or,
 // before opset 21, of groups.
-mezzo_status mz_onnx_group_norm(mz_onnx_call *call, int instance) {
+mezzo_status mz_onnx_group_norm(mz_onnx_call *call) {
+    const int instance = call->op->which;
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     int perm[MEZZO_MAX_RANK];

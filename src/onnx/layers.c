@@ -83,8 +83,7 @@ static mezzo_status known_product(mz_onnx_call *call) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_matmul(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     mz_onnx_value *a = call->in[0], *b = call->in[1];
     mezzo_value x, w, y;
@@ -112,8 +111,7 @@ mezzo_status mz_onnx_matmul(mz_onnx_call *call, int which) {
     return mz_onnx_give(call, 0, false, rank, rank == whole ? y : mz_onnx_shaped(g, y, rank, dim));
 }
 
-mezzo_status mz_onnx_gemm(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_gemm(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const MzPb__Node *node = call->node;
     const bool flip_a = mz_onnx_int_or(node, "transA", 0), flip_b = mz_onnx_int_or(node, "transB", 0);
@@ -212,8 +210,7 @@ static mezzo_status as_matrices(mz_onnx_call *call, int in, const term *t, const
     return mezzo_graph_status(g);
 }
 
-mezzo_status mz_onnx_einsum(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_einsum(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     term t[3], batch = {0}, rows = {0}, columns = {0}, shared = {0}, order = {0};
     if (call->n_in != 2 || !call->in[1] || !read_equation(mz_onnx_attribute(call->node, "equation"), t) ||
@@ -250,7 +247,8 @@ mezzo_status mz_onnx_einsum(mz_onnx_call *call, int which) {
 }
 
 // --- norms and rows ------------------------------------------------------------------------------------------------
-mezzo_status mz_onnx_layer_norm(mz_onnx_call *call, int rms) {
+mezzo_status mz_onnx_layer_norm(mz_onnx_call *call) {
+    const int rms = call->op->which;
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
     int axis;
@@ -282,7 +280,7 @@ static mezzo_value log_softmax(mezzo_graph *g, mezzo_value x) {
     return mezzo_sub(g, shifted, mezzo_log(g, sum));
 }
 
-mezzo_status mz_onnx_softmax(mz_onnx_call *call, int logarithm) {
+mezzo_status mz_onnx_softmax(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
     int axis;
@@ -292,7 +290,7 @@ mezzo_status mz_onnx_softmax(mz_onnx_call *call, int logarithm) {
     const bool last = axis == x->rank - 1;
     if (!last)
         v = mezzo_transpose(g, v, axis, -1);
-    v = logarithm ? log_softmax(g, v) : mezzo_softmax(g, v);
+    v = call->op->which ? log_softmax(g, v) : mezzo_softmax(g, v);
     return mz_onnx_give(call, 0, false, x->rank, last ? v : mezzo_transpose(g, v, axis, -1));
 }
 
@@ -347,7 +345,8 @@ static mezzo_value reduce(mezzo_graph *g, int which, mezzo_value x, int n, const
     }
 }
 
-mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
+mezzo_status mz_onnx_reduce(mz_onnx_call *call) {
+    const int which = call->op->which;
     mezzo_graph *g = call->build->g;
     mz_onnx_value *x = call->in[0];
     int n, rank = 0, axes[MEZZO_MAX_RANK], stored[MEZZO_MAX_RANK];
@@ -386,8 +385,7 @@ mezzo_status mz_onnx_reduce(mz_onnx_call *call, int which) {
     return mz_onnx_give_floats(call, x, rank, mz_onnx_shaped(g, v, rank, dim));
 }
 
-mezzo_status mz_onnx_argmax(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_argmax(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
     int axis;
@@ -406,8 +404,7 @@ mezzo_status mz_onnx_argmax(mz_onnx_call *call, int which) {
     return mz_onnx_give(call, 0, true, rank, mz_onnx_shaped(g, v, rank, dim));
 }
 
-mezzo_status mz_onnx_cumsum(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_cumsum(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     const bool exclusive = mz_onnx_int_or(call->node, "exclusive", 0),
                reverse = mz_onnx_int_or(call->node, "reverse", 0);
@@ -436,8 +433,7 @@ mezzo_status mz_onnx_cumsum(mz_onnx_call *call, int which) {
 }
 
 // Builds SoftmaxCrossEntropyLoss: scores [B, C, …], labels [B, …], the mean over labels that are not ignored.
-mezzo_status mz_onnx_cross_entropy(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_cross_entropy(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
     if (!mz_onnx_is(call->node, "reduction", "mean", true) || mz_onnx_has(call, 2) || x->rank < 2 ||

@@ -3,8 +3,7 @@
 
 #include "onnx/convert.h"
 
-mezzo_status mz_onnx_constant_node(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_constant_node(mz_onnx_call *call) {
     const MzPb__Node *node = call->node;
     double *out;
     for (size_t i = 0; i < node->n_attribute; i++) {
@@ -30,8 +29,7 @@ mezzo_status mz_onnx_constant_node(mz_onnx_call *call, int which) {
     return mz_onnx_fail(call, MEZZO_ERR_FORMAT, "it has no dense numbers");
 }
 
-mezzo_status mz_onnx_constant_of_shape(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_constant_of_shape(mz_onnx_call *call) {
     int n;
     int64_t dim[MEZZO_MAX_RANK];
     MEZZO_TRY(mz_onnx_ints(call, 0, MEZZO_MAX_RANK, &n, dim));
@@ -49,8 +47,7 @@ mezzo_status mz_onnx_constant_of_shape(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_range(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_range(mz_onnx_call *call) {
     const double *begin, *end, *step;
     MEZZO_TRY(mz_onnx_numbers(call, 0, &begin));
     MEZZO_TRY(mz_onnx_numbers(call, 1, &end));
@@ -69,8 +66,7 @@ mezzo_status mz_onnx_range(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_shape(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_shape(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     int64_t first = mz_onnx_int_or(call->node, "start", 0), last = mz_onnx_int_or(call->node, "end", x->rank);
     first = first < 0 ? first + x->rank : first;
@@ -85,16 +81,14 @@ mezzo_status mz_onnx_shape(mz_onnx_call *call, int which) {
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_size(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_size(mz_onnx_call *call) {
     double *out;
     MEZZO_TRY(mz_onnx_host(call, 0, true, 0, NULL, &out));
     *out = (double)mz_onnx_elements(call->in[0]->rank, call->in[0]->dim);
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_eye(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_eye(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     const int64_t k = mz_onnx_int_or(call->node, "k", 0);
     double *out;
@@ -108,8 +102,7 @@ mezzo_status mz_onnx_eye(mz_onnx_call *call, int which) {
 }
 
 // Builds OneHot: 1 where the index equals the position along the new last axis.
-mezzo_status mz_onnx_one_hot(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_one_hot(mz_onnx_call *call) {
     mezzo_graph *g = call->build->g;
     const mz_onnx_value *x = call->in[0];
     const double *values;

@@ -144,8 +144,7 @@ static mezzo_status give_shape(mz_onnx_call *call, int rank, const int64_t *dim)
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_reshape(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_reshape(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     int rank, open = -1;
     int64_t dim[MEZZO_MAX_RANK], known = 1;
@@ -166,8 +165,7 @@ mezzo_status mz_onnx_reshape(mz_onnx_call *call, int which) {
     return give_shape(call, rank, dim);
 }
 
-mezzo_status mz_onnx_flatten(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_flatten(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     int64_t axis = mz_onnx_int_or(call->node, "axis", 1);
     axis = axis < 0 ? axis + x->rank : axis;
@@ -177,7 +175,8 @@ mezzo_status mz_onnx_flatten(mz_onnx_call *call, int which) {
     return give_shape(call, 2, (int64_t[]){rows, mz_onnx_elements(x->rank - (int)axis, x->dim + axis)});
 }
 
-mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
+mezzo_status mz_onnx_squeeze(mz_onnx_call *call) {
+    const int unsqueeze = call->op->which;
     const mz_onnx_value *x = call->in[0];
     int n = 0;
     int64_t axes[MEZZO_MAX_RANK], dim[2 * MEZZO_MAX_RANK];
@@ -203,8 +202,7 @@ mezzo_status mz_onnx_squeeze(mz_onnx_call *call, int unsqueeze) {
 
 // --- other places --------------------------------------------------------------------------------------------------
 // Builds Transpose, which moves known numbers alone.
-mezzo_status mz_onnx_transpose(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_transpose(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     const MzPb__Attribute *given = mz_onnx_attribute(call->node, "perm");
     int axes[MEZZO_MAX_RANK];
@@ -260,8 +258,7 @@ static mezzo_status known_concat(mz_onnx_call *call, int axis, const int64_t *di
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_concat(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_concat(mz_onnx_call *call) {
     const mz_onnx_value *first = call->in[0];
     int axis;
     MEZZO_TRY(mz_onnx_axis_of(call, 0, first->rank, &axis));
@@ -315,8 +312,7 @@ static mezzo_status piece(mz_onnx_call *call, int out_index, const mz_onnx_value
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_split(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_split(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     int axis;
     MEZZO_TRY(mz_onnx_axis_of(call, 0, x->rank, &axis));
@@ -401,8 +397,7 @@ static mezzo_status slice_axis(mz_onnx_call *call, mz_onnx_value *at, mezzo_valu
     return mezzo_graph_status(g);
 }
 
-mezzo_status mz_onnx_slice(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_slice(mz_onnx_call *call) {
     mz_onnx_value *x = call->in[0];
     int n, m;
     int64_t first[MEZZO_MAX_RANK], last[MEZZO_MAX_RANK], axes[MEZZO_MAX_RANK], steps[MEZZO_MAX_RANK];
@@ -460,7 +455,8 @@ static mezzo_status repeated_shape(mz_onnx_call *call, int tile, int *rank, int6
     return MEZZO_OK;
 }
 
-mezzo_status mz_onnx_expand(mz_onnx_call *call, int tile) {
+mezzo_status mz_onnx_expand(mz_onnx_call *call) {
+    const int tile = call->op->which;
     mz_onnx_value *x = call->in[0];
     mezzo_graph *g = call->build->g;
     int rank = 0;
@@ -535,8 +531,7 @@ static mezzo_status pad_axis(mz_onnx_call *call, mezzo_value *v, int axis, int64
     return mezzo_graph_status(g);
 }
 
-mezzo_status mz_onnx_pad(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_pad(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     mezzo_graph *g = call->build->g;
     int n, chosen = x->rank;
@@ -578,7 +573,8 @@ mezzo_status mz_onnx_pad(mz_onnx_call *call, int which) {
 }
 
 // Builds DepthToSpace and SpaceToDepth of [B, C, H, W].
-mezzo_status mz_onnx_depth(mz_onnx_call *call, int to_space) {
+mezzo_status mz_onnx_depth(mz_onnx_call *call) {
+    const int to_space = call->op->which;
     const mz_onnx_value *x = call->in[0];
     mezzo_graph *g = call->build->g;
     const int64_t s = mz_onnx_int_or(call->node, "blocksize", 1);
@@ -600,8 +596,7 @@ mezzo_status mz_onnx_depth(mz_onnx_call *call, int to_space) {
     return mz_onnx_give(call, 0, false, 4, v);
 }
 
-mezzo_status mz_onnx_trilu(mz_onnx_call *call, int which) {
-    (void)which;
+mezzo_status mz_onnx_trilu(mz_onnx_call *call) {
     const mz_onnx_value *x = call->in[0];
     mezzo_graph *g = call->build->g;
     double k = 0;

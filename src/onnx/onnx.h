@@ -113,7 +113,7 @@ typedef struct mz_onnx_call {
 // number.
 typedef struct mz_onnx_op {
     const char *name;
-    mezzo_status (*convert)(mz_onnx_call *call, int which);
+    mezzo_status (*convert)(mz_onnx_call *call);
     int which; // selects among several ops that one function converts
     int least; // number of required inputs
     mezzo_value (*make1)(mezzo_graph *, mezzo_value);
