@@ -15,4 +15,10 @@ static inline void mz_free_at(void *variable) { // of a pointer
     mz_free(block);
 }
 
+// Defines such a function for variables that point to an object: MZ_FREE_AT(mz_yaml_free_at, mz_yaml, mz_yaml_free)
+#define MZ_FREE_AT(name, type, free_object)                                                                            \
+    static inline void name(type **variable) {                                                                         \
+        free_object(*variable);                                                                                        \
+    }
+
 #endif

@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-#include "base/base.h"
+#include "base/scope.h"
 #include "data/chat.h"
 #include "data/words.h"
 #include "mezzo/data.h"
@@ -90,5 +90,7 @@ typedef struct mz_char_set {
 // Adds a text. MEZZO_ERR_FORMAT, "WHERE: byte N: …", where it is not UTF-8.
 mezzo_status mz_char_set_add(mz_char_set *set, const char *where, const char *text, size_t n);
 mezzo_status mz_tokenizer_from_chars(const mz_char_set *set, mezzo_tokenizer **out);
+
+MZ_FREE_AT(mz_tokenizer_free_at, mezzo_tokenizer, mezzo_tokenizer_free)
 
 #endif

@@ -256,11 +256,9 @@ static mezzo_status load_tree(mz_config *cfg, const char *where, const mz_yaml *
 }
 
 mezzo_status mz_config_parse_yaml(mz_config *cfg, const char *where, const char *text, size_t n) {
-    mz_yaml *yaml;
+    MZ_SCOPED(mz_yaml_free_at) mz_yaml *yaml = NULL;
     MEZZO_TRY(mz_yaml_parse(where, text, n, &yaml));
-    mezzo_status status = load_tree(cfg, where, yaml, NULL);
-    mz_yaml_free(yaml);
-    return status;
+    return load_tree(cfg, where, yaml, NULL);
 }
 
 static mezzo_status check_chain(const yaml_file *file, const char *named) {
@@ -276,22 +274,16 @@ static mezzo_status check_chain(const yaml_file *file, const char *named) {
 
 static mezzo_status load_file(mz_config *cfg, const char *path, const yaml_file *above, const char *named) {
     yaml_file file = {.path = path, .above = above, .depth = above != NULL ? above->depth + 1 : 0};
-    char *text;
+    MZ_SCOPED(mz_free_at) char *text = NULL;
     size_t n;
     MEZZO_TRY(mz_file_read_text(path, MZ_YAML_MAX_BYTES, &text, &n));
-    mz_yaml *yaml = NULL;
-    mezzo_status status = mz_config_check_seal(path, text, n);
-    if (status == MEZZO_OK && stat(path, &file.is) != 0)
-        status = mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (status == MEZZO_OK)
-        status = check_chain(&file, named);
-    if (status == MEZZO_OK)
-        status = mz_yaml_parse(path, text, n, &yaml);
-    if (status == MEZZO_OK)
-        status = load_tree(cfg, path, yaml, &file);
-    mz_yaml_free(yaml);
-    mz_free(text);
-    return status;
+    MZ_SCOPED(mz_yaml_free_at) mz_yaml *yaml = NULL;
+    MEZZO_TRY(mz_config_check_seal(path, text, n));
+    if (stat(path, &file.is) != 0)
+        MEZZO_TRY(mz_fail(MEZZO_ERR_IO, "%s: %s", path, strerror(errno)));
+    MEZZO_TRY(check_chain(&file, named));
+    MEZZO_TRY(mz_yaml_parse(path, text, n, &yaml));
+    return load_tree(cfg, path, yaml, &file);
 }
 
 mezzo_status mz_config_load_yaml(mz_config *cfg, const char *path) {

@@ -91,10 +91,6 @@ json_t *mz_json_new(void) {
     return json_object();
 }
 
-void mz_json_free_at(json_t **variable) {
-    json_decref(*variable);
-}
-
 // Rewrites the n characters of a real number in place as mz_number_format writes it; returns their number.
 static size_t shorten(char *number, size_t n) {
     char digits[MZ_NUMBER_MAX];

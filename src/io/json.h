@@ -15,8 +15,8 @@
 // any allocation failed since.
 void mz_json_begin(void);  // clears the counter of failures; a program calls it before its first json_object()
 json_t *mz_json_new(void); // calls mz_json_begin and returns an empty object; NULL when out of memory
-void mz_json_free_at(json_t **variable); // for MZ_SCOPED
-bool mz_json_ran_out(void);              // whether an allocation failed since mz_json_begin, in this thread
+MZ_FREE_AT(mz_json_free_at, json_t, json_decref)
+bool mz_json_ran_out(void); // whether an allocation failed since mz_json_begin, in this thread
 // Writes a value. Numbers have the shortest form that reads back exactly. The caller calls free(*text). NULL `value` is
 // MEMORY.
 mezzo_status mz_json_dump(const json_t *value, size_t flags, char **text);

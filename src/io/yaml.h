@@ -2,7 +2,7 @@
 #ifndef MZ_IO_YAML_H
 #define MZ_IO_YAML_H
 
-#include "base/base.h"
+#include "base/scope.h"
 
 #define MZ_YAML_MAX_BYTES ((size_t)1 << 20)
 #define MZ_YAML_MAX_DEPTH 32
@@ -31,8 +31,9 @@ typedef struct mz_yaml mz_yaml;
 // tags, keys that are not text, an alias without anchor or inside its own anchor, or a limit of this file.
 mezzo_status mz_yaml_parse(const char *where, const char *text, size_t n, mz_yaml **out);
 mezzo_status mz_yaml_load(const char *path, mz_yaml **out);
-const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml);                     // NULL: an empty document
-void mz_yaml_free(mz_yaml *yaml);                                          // NULL is allowed
+const mz_yaml_node *mz_yaml_root(const mz_yaml *yaml); // NULL: an empty document
+void mz_yaml_free(mz_yaml *yaml);                      // NULL is allowed
+MZ_FREE_AT(mz_yaml_free_at, mz_yaml, mz_yaml_free)
 const mz_yaml_node *mz_yaml_get(const mz_yaml_node *map, const char *key); // NULL: not a map, or no such key
 
 // Returns whether the node is a null scalar: ~, null, or empty, not quoted.

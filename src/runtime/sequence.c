@@ -1,3 +1,4 @@
+#include "base/scope.h"
 #include "runtime/calls.h"
 #include "runtime/tracer.h"
 
@@ -216,11 +217,9 @@ mezzo_status mz_run(mezzo_device *device, const mz_prepared *prepared, mz_call *
 }
 
 mezzo_status mz_run_once(mezzo_device *device, mz_call *call) {
-    mz_prepared prepared;
+    MZ_SCOPED(mz_prepared_free) mz_prepared prepared = {0};
     MEZZO_TRY(mz_prepare(device, call, &prepared));
-    mezzo_status status = mz_run(device, &prepared, call, NULL);
-    mz_prepared_free(&prepared);
-    return status;
+    return mz_run(device, &prepared, call, NULL);
 }
 
 mezzo_status mz_issue(mezzo_device *device, mz_sequence *into, const mz_prepared *prepared, mz_call *call,

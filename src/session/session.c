@@ -87,18 +87,14 @@ mezzo_status mz_model_graph(const mz_model *model, mezzo_graph **out) {
 
 mezzo_status mz_model_program(const mz_model *model, const mz_form *form, mezzo_params *params,
                               const mezzo_program_options *options, mezzo_program **out) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *graph = NULL;
     mezzo_program_options forward = *options;
     forward.forward_only = true;
     forward.recompute = forward.recompute_light = false;
-    MEZZO_TRY_GOTO(status, mezzo_graph_create(&graph));
-    MEZZO_TRY_GOTO(status, mz_params_adapt(params, graph));
-    MEZZO_TRY_GOTO(status, mz_model_build(model, form, graph));
-    MEZZO_TRY_GOTO(status, mezzo_program_create(graph, params, &forward, out));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+    MEZZO_TRY(mezzo_graph_create(&graph));
+    MEZZO_TRY(mz_params_adapt(params, graph));
+    MEZZO_TRY(mz_model_build(model, form, graph));
+    return mezzo_program_create(graph, params, &forward, out);
 }
 
 void mz_session_set_optimizer(mz_session_options *o, mezzo_optimizer_kind kind, mezzo_optimizer_options *matrices) {
@@ -110,11 +106,9 @@ void mz_session_set_optimizer(mz_session_options *o, mezzo_optimizer_kind kind, 
 }
 
 mezzo_status mz_model_hash(const mz_model *model, uint64_t *hash) {
-    mezzo_graph *g;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *g = NULL;
     MEZZO_TRY(mz_model_graph(model, &g));
-    mezzo_status status = mz_graph_hash(g, hash);
-    mezzo_graph_free(g);
-    return status;
+    return mz_graph_hash(g, hash);
 }
 
 mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const char *where) {
@@ -133,22 +127,19 @@ mezzo_status mz_model_compare_hash(const mz_model *model, uint64_t kept, const c
 // --- opening -------------------------------------------------------------------------------------------------------
 static mezzo_status open_programs(mz_session *s, unsigned parts) {
     const mz_session_options *o = &s->options;
-    mezzo_status status = MEZZO_OK;
-    mezzo_graph *graph = NULL;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *graph = NULL;
     const mezzo_program_options train = mz_session_training(o), eval = mz_session_forward(o);
     const mz_cut cut = mz_session_cut(o, o->rank);
-    MEZZO_TRY_GOTO(status, mz_session_graph(o, &o->form, &graph));
-    MEZZO_TRY_GOTO(status, mz_params_create(s->device, graph, &train, o->seed, o->master, &cut, &s->params));
+    MEZZO_TRY(mz_session_graph(o, &o->form, &graph));
+    MEZZO_TRY(mz_params_create(s->device, graph, &train, o->seed, o->master, &cut, &s->params));
     if (o->model.maker->load != NULL)
-        MEZZO_TRY_GOTO(status, o->model.maker->load(&o->model, &o->form, s->params));
-    MEZZO_TRY_GOTO(status, mz_stop_check("planning"));
+        MEZZO_TRY(o->model.maker->load(&o->model, &o->form, s->params));
+    MEZZO_TRY(mz_stop_check("planning"));
     if (parts & MZ_SESSION_TRAIN)
-        MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &train, &s->train));
+        MEZZO_TRY(mezzo_program_create(graph, s->params, &train, &s->train));
     if (parts & MZ_SESSION_EVAL)
-        MEZZO_TRY_GOTO(status, mezzo_program_create(graph, s->params, &eval, &s->eval));
-fail:
-    mezzo_graph_free(graph);
-    return status;
+        MEZZO_TRY(mezzo_program_create(graph, s->params, &eval, &s->eval));
+    return MEZZO_OK;
 }
 
 static mezzo_status open_step(mz_session *s) {

@@ -4,6 +4,7 @@
 #ifndef MZ_SESSION_H
 #define MZ_SESSION_H
 
+#include "base/scope.h"
 #include "models/model.h"
 #include "optim/step.h"
 
@@ -71,6 +72,7 @@ size_t mz_session_memory(const mz_session *session); // bytes on the device
 
 // Builds the graph of `form` with adapters and frozen parameters.
 mezzo_status mz_session_graph(const mz_session_options *options, const mz_form *form, mezzo_graph **out);
+MZ_FREE_AT(mz_graph_free_at, mezzo_graph, mezzo_graph_free)
 // Builds the graph of a model alone, with which weights are read: one row, without adapters.
 mezzo_status mz_model_graph(const mz_model *model, mezzo_graph **out);
 // Makes a program without backward of `form` on these parameters, with the adapters that they have.

@@ -13,12 +13,10 @@ static mezzo_status plan_forward(mezzo_device *device, const mezzo_graph *g, con
 mezzo_status mz_session_sketch_forward(mezzo_device *device, const mz_session_options *o, const mz_form *form,
                                        mezzo_memory *out) {
     mezzo_program_options options = mz_session_forward(o);
-    mezzo_graph *g;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *g = NULL;
     options.logits_rows = 0;
     MEZZO_TRY(mz_session_graph(o, form, &g));
-    mezzo_status status = plan_forward(device, g, o, &options, out);
-    mezzo_graph_free(g);
-    return status;
+    return plan_forward(device, g, o, &options, out);
 }
 
 static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, const mz_session_options *o,
@@ -44,11 +42,9 @@ static mezzo_status size_optimizer(mezzo_device *device, const mezzo_graph *g, c
 }
 
 mezzo_status mz_session_sketch_optimizer(mezzo_device *device, const mz_session_options *o, mz_optimizer_size *out) {
-    mezzo_graph *g;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *g = NULL;
     MEZZO_TRY(mz_session_graph(o, &o->form, &g));
-    mezzo_status status = size_optimizer(device, g, o, out);
-    mezzo_graph_free(g);
-    return status;
+    return size_optimizer(device, g, o, out);
 }
 
 static size_t padding_in(size_t bytes) {
@@ -100,9 +96,7 @@ static mezzo_status sketch(mezzo_device *device, const mezzo_graph *g, const mz_
 
 mezzo_status mz_session_sketch(mezzo_device *device, const mz_session_options *o, const mz_footprint *like,
                                mz_footprint *out) {
-    mezzo_graph *g;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *g = NULL;
     MEZZO_TRY(mz_session_graph(o, &o->form, &g));
-    mezzo_status status = sketch(device, g, o, like, out);
-    mezzo_graph_free(g);
-    return status;
+    return sketch(device, g, o, like, out);
 }

@@ -16,6 +16,7 @@ struct mezzo_config {
     mz_override_list *overrides; // mezzo_config_program makes it from the map autocast
     mz_group_list *groups;       // made from the map optimizer.groups
 };
+MZ_FREE_AT(mz_config_free_at, mezzo_config, mezzo_config_free)
 
 // Enums of keys, in the order of their names in config.def; value 0 of the first two leaves the choice to the
 // precision.

@@ -187,17 +187,12 @@ static mezzo_status resolve(const mz_training *run, mezzo_config *config) {
 }
 
 static mezzo_status save_resolved(const mz_training *run, const char *path) {
-    mezzo_config *config = NULL;
+    MZ_SCOPED(mz_config_free_at) mezzo_config *config = NULL;
     MEZZO_TRY(mezzo_config_save(run->source, path));
-    mezzo_status status = mezzo_config_create(&config);
-    if (status == MEZZO_OK)
-        status = mezzo_config_load(config, path);
-    if (status == MEZZO_OK)
-        status = resolve(run, config);
-    if (status == MEZZO_OK)
-        status = mezzo_config_save(config, path);
-    mezzo_config_free(config);
-    return status;
+    MEZZO_TRY(mezzo_config_create(&config));
+    MEZZO_TRY(mezzo_config_load(config, path));
+    MEZZO_TRY(resolve(run, config));
+    return mezzo_config_save(config, path);
 }
 
 static mezzo_status write_folder(mz_training *run) {

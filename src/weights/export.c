@@ -289,12 +289,11 @@ static mezzo_status load_tokenizer(const exporter *e, mezzo_tokenizer **out) {
 }
 
 static mezzo_status write_tokenizer(const exporter *e, const char *folder) {
-    mezzo_tokenizer *tokenizer;
-    mezzo_status status = load_tokenizer(e, &tokenizer);
-    if (status == MEZZO_OK && tokenizer != NULL)
-        status = write_tokenizer_files(tokenizer, e->model.config.name, folder);
-    mezzo_tokenizer_free(tokenizer);
-    return status;
+    MZ_SCOPED(mz_tokenizer_free_at) mezzo_tokenizer *tokenizer = NULL;
+    MEZZO_TRY(load_tokenizer(e, &tokenizer));
+    if (tokenizer != NULL)
+        MEZZO_TRY(write_tokenizer_files(tokenizer, e->model.config.name, folder));
+    return MEZZO_OK;
 }
 
 static int64_t item_bytes(const mz_safetensors_item *item) {

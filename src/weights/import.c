@@ -542,17 +542,13 @@ static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_
 }
 
 static mezzo_status write_config(const mz_import *in, const char *out, const char *path) {
-    mezzo_config *config = NULL;
-    mezzo_status status = MEZZO_OK;
-    MEZZO_TRY_GOTO(status, mezzo_config_create(&config));
-    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "model.name", in->model.name, "import"));
-    MEZZO_TRY_GOTO(status, mz_config_set_model(config, &in->model));
-    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "amp.precision", "fp32", "import"));
-    MEZZO_TRY_GOTO(status, mezzo_config_set(config, "train.out", out, "import"));
-    status = mezzo_config_save(config, path);
-fail:
-    mezzo_config_free(config);
-    return status;
+    MZ_SCOPED(mz_config_free_at) mezzo_config *config = NULL;
+    MEZZO_TRY(mezzo_config_create(&config));
+    MEZZO_TRY(mezzo_config_set(config, "model.name", in->model.name, "import"));
+    MEZZO_TRY(mz_config_set_model(config, &in->model));
+    MEZZO_TRY(mezzo_config_set(config, "amp.precision", "fp32", "import"));
+    MEZZO_TRY(mezzo_config_set(config, "train.out", out, "import"));
+    return mezzo_config_save(config, path);
 }
 
 static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoints, bool tokenizer) {
@@ -604,27 +600,22 @@ static mezzo_status keep_ids(const mz_import *in, const char *run) {
 
 static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o, const char *staged,
                               bool *has_tokenizer) {
-    mezzo_status status = MEZZO_OK;
-    mezzo_tokenizer *tokenizer = NULL;
+    MZ_SCOPED(mz_tokenizer_free_at) mezzo_tokenizer *tokenizer = NULL;
     const mz_path checkpoints = mz_path_of("%s/checkpoints", staged);
-    MEZZO_TRY_GOTO(status, open_tokenizer(in, o->tokenizer, &tokenizer));
+    MEZZO_TRY(open_tokenizer(in, o->tokenizer, &tokenizer));
     if (tokenizer != NULL && mezzo_tokenizer_vocab(tokenizer) > in->model.vocab)
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID,
-                                       "the tokenizer has %d tokens, but the model has %lld: they do not match",
-                                       (int)mezzo_tokenizer_vocab(tokenizer), (long long)in->model.vocab));
+        MEZZO_TRY(mz_fail(MEZZO_ERR_INVALID, "the tokenizer has %d tokens, but the model has %lld: they do not match",
+                          (int)mezzo_tokenizer_vocab(tokenizer), (long long)in->model.vocab));
     if (tokenizer != NULL)
-        MEZZO_TRY_GOTO(status, mezzo_tokenizer_save(tokenizer, mz_path_of("%s/tokenizer.json", staged).text));
-    MEZZO_TRY_GOTO(status, write_config(in, o->out, mz_path_of("%s/config.yaml", staged).text));
+        MEZZO_TRY(mezzo_tokenizer_save(tokenizer, mz_path_of("%s/tokenizer.json", staged).text));
+    MEZZO_TRY(write_config(in, o->out, mz_path_of("%s/config.yaml", staged).text));
     if (in->gguf != NULL)
-        MEZZO_TRY_GOTO(status, keep_ids(in, staged));
+        MEZZO_TRY(keep_ids(in, staged));
     else if (in->family != NULL)
-        MEZZO_TRY_GOTO(status, mz_hf_settings_keep(in->family, in->folder, staged));
-    MEZZO_TRY_GOTO(status, mz_context(write_checkpoint(in, checkpoints.text, tokenizer != NULL),
-                                      "%s: ", mz_quote(in->where).text));
+        MEZZO_TRY(mz_hf_settings_keep(in->family, in->folder, staged));
+    MEZZO_TRY(mz_context(write_checkpoint(in, checkpoints.text, tokenizer != NULL), "%s: ", mz_quote(in->where).text));
     *has_tokenizer = tokenizer != NULL;
-fail:
-    mezzo_tokenizer_free(tokenizer);
-    return status;
+    return MEZZO_OK;
 }
 
 // Checks that every file was complete until its last tensor was read.

@@ -1,6 +1,7 @@
 // Runs the experts' products: for each expert the linear op on its rows, by that op's own kernels. A kernel reads where
 // the rows begin when it runs, because the offsets are in the host's memory.
 #include "backend/cpu/cpu.h"
+#include "base/scope.h"
 
 #include <omp.h>
 
@@ -76,11 +77,9 @@ static mz_cpu_device alone(const mezzo_device *device) {
 static size_t product_bytes(mezzo_device *device, const mz_kernel *kernel, const mz_call *call, int64_t e,
                             int64_t first, int64_t last) {
     mz_call part = expert_call(call, e, first, last);
-    mz_prepared ready;
+    MZ_SCOPED(mz_prepared_free) mz_prepared ready = {0};
     (void)mz_prepare_kernel(device, kernel, &part, &ready); // it serves all rows, and so these
-    size_t bytes = ready.workspace;
-    mz_prepared_free(&ready);
-    return bytes;
+    return ready.workspace;
 }
 
 // The most rows of an expert in one product, which limits the number of products that planning considers. Gradients of

@@ -53,7 +53,8 @@ typedef struct mz_rig mz_rig;
 // Creates a session up to its step, with made-up examples on the device. The caller owns *out. MEMORY, UNSUPPORTED and
 // INVALID as mz_session_open.
 mezzo_status mz_rig_create(mezzo_device *device, const mz_session_options *o, mz_rig **out);
-void mz_rig_free(mz_rig *rig);           // NULL is allowed
+void mz_rig_free(mz_rig *rig); // NULL is allowed
+MZ_FREE_AT(mz_rig_free_at, mz_rig, mz_rig_free)
 size_t mz_rig_memory(const mz_rig *rig); // bytes on the device
 // Measures the peak of making the rig and running two steps: on a GPU what was allocated on the device, on a CPU how
 // much the process's resident memory grew (the kernel's count). UNSUPPORTED where the system does not report it.

@@ -53,31 +53,24 @@ static mezzo_status loss_after(mz_rig *rig, int64_t steps, double *loss) {
 
 static mezzo_status run_one(mezzo_device *device, mezzo_precision asked, const volatile sig_atomic_t *stop,
                             mz_selftest *out) {
-    mz_rig *rig;
+    MZ_SCOPED(mz_rig_free_at) mz_rig *rig = NULL;
     MEZZO_TRY(begin(device, asked, 8, out, &rig));
-    mezzo_status status;
-    MEZZO_TRY_GOTO(status, loss_after(rig, 1, &out->first));
-    MEZZO_TRY_GOTO(status, loss_after(rig, MZ_SELFTEST_STEPS - 1, &out->last));
+    MEZZO_TRY(loss_after(rig, 1, &out->first));
+    MEZZO_TRY(loss_after(rig, MZ_SELFTEST_STEPS - 1, &out->last));
     double seconds[5];
     int n = 0;
     const mz_repeats repeats = {.warmup = 2, .iters = (int)MZ_COUNT(seconds), .stop = stop};
-    MEZZO_TRY_GOTO(status, mz_rig_time(rig, MZ_TIMED_STEP, &repeats, seconds, &n));
+    MEZZO_TRY(mz_rig_time(rig, MZ_TIMED_STEP, &repeats, seconds, &n));
     mz_sort(seconds, (size_t)n);
     out->milliseconds = n > 0 ? 1e3 * seconds[n / 2] : NAN;
-fail:
-    mz_rig_free(rig);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status small_run(mezzo_device *device, mz_selftest *out) {
-    mz_rig *rig;
+    MZ_SCOPED(mz_rig_free_at) mz_rig *rig = NULL;
     MEZZO_TRY(begin(device, MEZZO_PRECISION_FP32, 1, out, &rig));
-    mezzo_status status;
-    MEZZO_TRY_GOTO(status, loss_after(rig, 1, &out->first));
-    MEZZO_TRY_GOTO(status, loss_after(rig, MZ_SELFTEST_STEPS - 1, &out->last));
-fail:
-    mz_rig_free(rig);
-    return status;
+    MEZZO_TRY(loss_after(rig, 1, &out->first));
+    return loss_after(rig, MZ_SELFTEST_STEPS - 1, &out->last);
 }
 
 // Judges FP32 by the ref device, which computes in FP64 and is slow: one sequence instead of eight. The loss is one

@@ -291,7 +291,7 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     mezzo_model_config model;
     mz_session_options o;
     size_t need, room = s->o->memory;
-    mz_rig *rig;
+    MZ_SCOPED(mz_rig_free_at) mz_rig *rig = NULL;
     // The model is the requested one: half a sequence uses half of its positions.
     MEZZO_TRY(make_model(s->o, r->base.key.layers, r->base.key.d_model, r->base.key.seqlen, &model));
     MEZZO_TRY(mz_session_usual(&model, rung->micro_batch, &o));
@@ -314,9 +314,7 @@ static mezzo_status try_rung(sweep *s, const mz_rung *rung, row *r) {
     r->base.final_seqlen =
         mezzo_model_task(&model) == MEZZO_TASK_IMAGES ? r->base.key.seqlen : rung->seq_len; // the unit is pixels
     r->recompute = rung->recompute;
-    mezzo_status status = measure_rig(s, rig, r);
-    mz_rig_free(rig);
-    return status;
+    return measure_rig(s, rig, r);
 }
 
 static mezzo_status measure(sweep *s, const mz_shape_key *key, mezzo_precision asked, row *r) {
