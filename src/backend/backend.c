@@ -396,13 +396,15 @@ mezzo_status mz_prepare(mezzo_device *device, const mz_call *call, mz_prepared *
     const mz_kernel *const *kernels = device->backend->kernels(device, call->op, &n);
     mz_text what = {0}, refusals = {0};
     mezzo_status status = MEZZO_OK;
+    const char *before = ""; // reasons that kernels share are given once
     *out = (mz_prepared){0};
     for (size_t i = 0; i < n && out->kernel == NULL && status == MEZZO_OK; i++) {
         const char *reason = mz_prepare_kernel(device, kernels[i], call, out);
         if (reason == mz_out_of_memory)
             status = MEZZO_ERR_MEMORY;
-        if (reason != NULL)
+        if (reason != NULL && strcmp(reason, before) != 0)
             mz_text_addf(&refusals, "%s%s: %s", refusals.len > 0 ? "; " : "", kernels[i]->name, reason);
+        before = reason != NULL ? reason : before;
     }
     if (status == MEZZO_OK && (out->kernel == NULL || mz_log_enabled("dispatch")))
         describe_call(&what, call);

@@ -129,7 +129,7 @@ static inline const char *refuse_attention(const mezzo_device *device, const mz_
     if (s.y->shape.rank != 3 || s.q->shape.rank != 3 || call->attrs.heads < 1)
         return "attention is over [B, T, H·D]";
     if (s.y->shape.dim[2] / call->attrs.heads > MAX_HEAD)
-        return "heads are wider than 256";
+        return "heads are wider than 256: divide the width among more heads (model.heads)";
     return NULL;
 }
 
