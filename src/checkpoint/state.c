@@ -489,22 +489,19 @@ mezzo_status mz_state_compare(const char *path, const mezzo_checkpoint *c, mz_ch
 // --- run.json ------------------------------------------------------------------------------------------------------
 mezzo_status mz_run_save_facts(const char *path, const mz_checkpoint_run *run) {
     mz_written written;
-    json_t *root = mz_json_new();
-    mezzo_status status = root != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
-    MEZZO_TRY_GOTO(status, status);
-    MEZZO_TRY_GOTO(status, mz_json_set(root, "version", json_string(mezzo_version())));
-    MEZZO_TRY_GOTO(status, mz_json_set(root, "device", json_string(run->device)));
-    MEZZO_TRY_GOTO(status, mz_json_set(root, "ranks", json_integer(run->ranks)));
-    MEZZO_TRY_GOTO(status, mz_json_set(root, "configuration", json_string(run->configuration)));
-    MEZZO_TRY_GOTO(status, mz_json_save_sealed(path, root, &written));
-    status = mz_file_read_back(path, written);
-fail:
-    json_decref(root);
-    return status;
+    MZ_SCOPED(mz_json_free_at) json_t *root = mz_json_new();
+    if (root == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", path);
+    MEZZO_TRY(mz_json_set(root, "version", json_string(mezzo_version())));
+    MEZZO_TRY(mz_json_set(root, "device", json_string(run->device)));
+    MEZZO_TRY(mz_json_set(root, "ranks", json_integer(run->ranks)));
+    MEZZO_TRY(mz_json_set(root, "configuration", json_string(run->configuration)));
+    MEZZO_TRY(mz_json_save_sealed(path, root, &written));
+    return mz_file_read_back(path, written);
 }
 
 mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out) {
-    json_t *root;
+    MZ_SCOPED(mz_json_free_at) json_t *root = NULL;
     bool sealed;
     int64_t ranks = 0;
     const char *text = "";
@@ -512,16 +509,13 @@ mezzo_status mz_run_load_facts(const char *path, mz_checkpoint_run *out) {
     if (!mz_path_exists(path))
         return MEZZO_OK;
     MEZZO_TRY(mz_json_load_sealed(path, MZ_STATE_MAX_BYTES, &root, &sealed));
-    mezzo_status status = sealed ? MEZZO_OK : mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing", path);
-    MEZZO_TRY_GOTO(status, status);
-    MEZZO_TRY_GOTO(status, copy_text(path, root, "version", out->version, sizeof out->version));
-    MEZZO_TRY_GOTO(status, copy_text(path, root, "device", out->device, sizeof out->device));
-    MEZZO_TRY_GOTO(status, mz_json_get_int(path, root, "ranks", 1, INT32_MAX, &ranks));
-    MEZZO_TRY_GOTO(status, mz_json_get_string(path, root, "configuration", &text));
+    if (!sealed)
+        return mz_fail(MEZZO_ERR_FORMAT, "%s: its checksum is missing", path);
+    MEZZO_TRY(copy_text(path, root, "version", out->version, sizeof out->version));
+    MEZZO_TRY(copy_text(path, root, "device", out->device, sizeof out->device));
+    MEZZO_TRY(mz_json_get_int(path, root, "ranks", 1, INT32_MAX, &ranks));
+    MEZZO_TRY(mz_json_get_string(path, root, "configuration", &text));
     out->ranks = (int)ranks;
     out->configuration = mz_strdup(text);
-    status = out->configuration != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-fail:
-    json_decref(root);
-    return status;
+    return out->configuration != NULL ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
 }

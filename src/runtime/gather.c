@@ -1,6 +1,7 @@
 #include "runtime/gather.h"
 
 #include "backend/collective.h"
+#include "base/scope.h"
 
 // --- the graph -----------------------------------------------------------------------------------------------------
 static void tell_gathers(const mezzo_graph *g) {
@@ -17,29 +18,25 @@ static void tell_gathers(const mezzo_graph *g) {
 mezzo_status mz_params_gather(const mezzo_params *params, bool ahead, bool trains, mezzo_graph *g) {
     if (!params->sharded)
         return MEZZO_OK;
-    int *region = mz_alloc(g->n_params + 1, sizeof *region);
-    int64_t *at = mz_alloc(g->n_params + 1, sizeof *at);
-    int64_t *elements = mz_alloc((size_t)params->n_regions + 1, sizeof *elements);
-    bool *exchanged = mz_alloc((size_t)params->n_regions + 1, sizeof *exchanged);
-    mezzo_status status = MEZZO_OK;
+    MZ_SCOPED(mz_free_at) int *region = mz_alloc(g->n_params + 1, sizeof *region);
+    MZ_SCOPED(mz_free_at) int64_t *at = mz_alloc(g->n_params + 1, sizeof *at);
+    MZ_SCOPED(mz_free_at) int64_t *elements = mz_alloc((size_t)params->n_regions + 1, sizeof *elements);
+    MZ_SCOPED(mz_free_at) bool *exchanged = mz_alloc((size_t)params->n_regions + 1, sizeof *exchanged);
     if (region == NULL || at == NULL || elements == NULL || exchanged == NULL)
-        status = mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int k = 0; k < params->n_regions && status == MEZZO_OK; k++) {
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    for (int k = 0; k < params->n_regions; k++) {
         elements[k] = params->ranks * params->regions[k].shard;
         exchanged[k] = trains && mz_region_exchanged(params, k);
     }
-    for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++) {
+    for (size_t i = 0; i < g->n_params; i++) {
         const int index = mz_params_index(params, g, i); // -1: binding reports the error
         region[i] = index >= 0 ? params->list[index].region : -1;
         at[i] = region[i] >= 0 ? params->list[index].offset - params->regions[region[i]].from : 0;
     }
     const mz_gathering parts = {region, at, elements, exchanged, params->n_regions, params->ranks, ahead};
-    if (status == MEZZO_OK)
-        status = mz_graph_gather(g, &parts);
-    if (status == MEZZO_OK)
-        tell_gathers(g);
-    MZ_FREE(region, at, elements, exchanged);
-    return status;
+    MEZZO_TRY(mz_graph_gather(g, &parts));
+    tell_gathers(g);
+    return MEZZO_OK;
 }
 
 // --- the call ------------------------------------------------------------------------------------------------------

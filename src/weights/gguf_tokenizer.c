@@ -166,26 +166,18 @@ static mezzo_status add_merges(const source *s, json_t *merges) {
 
 static mezzo_status make_bytes(const source *s, json_t **out) {
     const struct splitter *how = NULL;
+    MZ_SCOPED(mz_json_free_at)
     json_t *split = NULL, *added = json_array(), *vocab = json_object(), *merges = json_array();
-    mezzo_status status = find_splitter(s, &how);
-    if (status == MEZZO_OK)
-        status = make_split(how, &split);
-    if (status == MEZZO_OK)
-        status = add_tokens(s, vocab, added);
-    if (status == MEZZO_OK)
-        status = add_merges(s, merges);
-    if (status == MEZZO_OK) {
-        *out = mz_json_frame(json_incref(added), json_incref(split), mz_json_byte_level(true));
-        json_t *model = json_object_get(*out, "model");
-        if (json_object_set(model, "vocab", vocab) != 0 || json_object_set(model, "merges", merges) != 0 ||
-            json_object_set_new(model, "ignore_merges", json_boolean(how->whole_first)) != 0)
-            status = fail_memory();
-    }
-    json_decref(split);
-    json_decref(added);
-    json_decref(vocab);
-    json_decref(merges);
-    return status;
+    MEZZO_TRY(find_splitter(s, &how));
+    MEZZO_TRY(make_split(how, &split));
+    MEZZO_TRY(add_tokens(s, vocab, added));
+    MEZZO_TRY(add_merges(s, merges));
+    *out = mz_json_frame(json_incref(added), json_incref(split), mz_json_byte_level(true));
+    json_t *model = json_object_get(*out, "model");
+    if (json_object_set(model, "vocab", vocab) != 0 || json_object_set(model, "merges", merges) != 0 ||
+        json_object_set_new(model, "ignore_merges", json_boolean(how->whole_first)) != 0)
+        return fail_memory();
+    return MEZZO_OK;
 }
 
 static mezzo_status get_flag(const source *s, const char *key, bool absent, bool *out) {

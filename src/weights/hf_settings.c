@@ -20,24 +20,20 @@ static mezzo_status copy_generation(const char *from, const char *to) {
 }
 
 mezzo_status mz_hf_settings_keep(const mz_hf_family *family, const char *folder, const char *run) {
-    mezzo_status status = MEZZO_OK;
-    json_t *config = NULL, *kept = mz_json_new(), *value;
+    MZ_SCOPED(mz_json_free_at) json_t *config = NULL, *kept = mz_json_new();
+    json_t *value;
     const char *key;
     if (kept == NULL)
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", MZ_HF_SETTINGS));
-    MEZZO_TRY_GOTO(status, load(folder, "config.json", &config));
+        MEZZO_TRY(mz_fail(MEZZO_ERR_MEMORY, "no memory for %s", MZ_HF_SETTINGS));
+    MEZZO_TRY(load(folder, "config.json", &config));
     json_object_foreach(config, key, value) {
         if (json_is_null(value) || !mz_hf_is_kept(family->model_type, key))
             continue;
-        MEZZO_TRY_GOTO(status, mz_json_refuse_marks(folder, key, value));
-        MEZZO_TRY_GOTO(status, mz_json_set(kept, key, json_incref(value)));
+        MEZZO_TRY(mz_json_refuse_marks(folder, key, value));
+        MEZZO_TRY(mz_json_set(kept, key, json_incref(value)));
     }
-    MEZZO_TRY_GOTO(status, mz_hf_settings_save(kept, run));
-    status = copy_generation(folder, run);
-fail:
-    json_decref(config);
-    json_decref(kept);
-    return status;
+    MEZZO_TRY(mz_hf_settings_save(kept, run));
+    return copy_generation(folder, run);
 }
 
 mezzo_status mz_hf_settings_set(const char *run, json_t *config) {

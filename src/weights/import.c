@@ -582,20 +582,18 @@ static mezzo_status write_checkpoint(const mz_import *in, const char *checkpoint
 static mezzo_status keep_ids(const mz_import *in, const char *run) {
     static const char *const ids[][2] = {{"tokenizer.ggml.bos_token_id", "bos_token_id"},
                                          {"tokenizer.ggml.eos_token_id", "eos_token_id"}};
-    json_t *kept = mz_json_new();
-    mezzo_status status = kept != NULL ? MEZZO_OK : mz_fail(MEZZO_ERR_MEMORY, "no memory for token ids");
-    for (size_t i = 0; i < MZ_COUNT(ids) && status == MEZZO_OK; i++) {
+    MZ_SCOPED(mz_json_free_at) json_t *kept = mz_json_new();
+    if (kept == NULL)
+        return mz_fail(MEZZO_ERR_MEMORY, "no memory for token ids");
+    for (size_t i = 0; i < MZ_COUNT(ids); i++) {
         int64_t id;
         if (mz_gguf_find(in->gguf, ids[i][0]) == NULL)
             continue;
-        status = mz_gguf_get_int(in->gguf, ids[i][0], 0, UINT32_MAX, &id);
-        if (status == MEZZO_OK && id < in->model.vocab) // llama.cpp ignores any other
-            status = mz_json_set(kept, ids[i][1], json_integer(id));
+        MEZZO_TRY(mz_gguf_get_int(in->gguf, ids[i][0], 0, UINT32_MAX, &id));
+        if (id < in->model.vocab) // llama.cpp ignores any other
+            MEZZO_TRY(mz_json_set(kept, ids[i][1], json_integer(id)));
     }
-    if (status == MEZZO_OK)
-        status = mz_hf_settings_save(kept, run);
-    json_decref(kept);
-    return status;
+    return mz_hf_settings_save(kept, run);
 }
 
 static mezzo_status write_run(const mz_import *in, const mezzo_import_options *o, const char *staged,
