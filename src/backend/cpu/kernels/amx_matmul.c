@@ -10,66 +10,18 @@
 //
 // MZ_AMX_EMULATE replaces the six instructions by plain C with the same results, so that the logic is tested on any
 // machine.
+#include "backend/cpu/kernels/amx_tile.h"
 #include "backend/cpu/matmul.h"
 
-#define TILE_ROWS  16
-#define TILE_BYTES 1024
-#define TILE       32 // rows and columns of the whole tile of sums; also the k of one step
+#define TILE 32 // rows and columns of the whole tile of sums; also the k of one step
 
 #if defined(MZ_AMX_EMULATE)
-static _Thread_local union amx_tile {
-    float f[16][16];
-    uint16_t h[16][32];
-} amx_tiles[8];
-static _Thread_local bool amx_configured;
-
-static void amx_load(int t, const void *p, size_t stride) {
-    for (size_t r = 0; r < TILE_ROWS; r++)
-        memcpy(amx_tiles[t].f[r], (const char *)p + r * stride, 64);
-}
-static void amx_store(int t, void *p, size_t stride) {
-    for (size_t r = 0; r < TILE_ROWS; r++)
-        memcpy((char *)p + r * stride, amx_tiles[t].f[r], 64);
-}
-static void amx_zero(int t) {
-    memset(&amx_tiles[t], 0, sizeof amx_tiles[t]);
-}
-// Computes a product: every lane adds the products of the even, and then of the odd elements (SDM, TDPBF16PS).
-static void amx_dot(int c, int a, int b) {
-    for (int m = 0; m < 16; m++)
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < 16; n++)
-                for (int o = 0; o < 2; o++)
-                    amx_tiles[c].f[m][n] += mezzo_bf16_to_f32(amx_tiles[a].h[m][2 * k + o]) *
-                                            mezzo_bf16_to_f32(amx_tiles[b].h[k][2 * n + o]);
-}
-static void amx_begin(void) {
-    amx_configured = true;
-}
-static void amx_end(void) {
-    amx_configured = false;
-}
 #define amx_load_once  amx_load
 #define amx_finish     NULL
 #define amx_pack_split NULL
 #define amx_conv       NULL
 #else
-#include "backend/cpu/kernels/amx_config.h"
-
-// Macros, because an instruction's tile number must be a constant: it is part of the encoding.
-#define amx_load(t, p, stride)      _tile_loadd(t, p, stride)
 #define amx_load_once(t, p, stride) _tile_stream_loadd(t, p, stride) // it does not displace data in L1
-#define amx_store(t, p, stride)     _tile_stored(t, p, stride)
-#define amx_zero(t)                 _tile_zero(t)
-#define amx_dot(c, a, b)            _tile_dpbf16ps(c, a, b)
-
-static void amx_begin(void) {
-    _tile_loadconfig(&mz_amx_config);
-}
-// Releases the tiles, which would otherwise be saved and restored at every switch of the thread.
-static void amx_end(void) {
-    _tile_release();
-}
 
 #define amx_finish mz_matmul_finish_32
 #define amx_conv   (&mz_conv_amx)
@@ -87,7 +39,7 @@ static void amx_pack_split(mz_panel format, int width, void *dst, const mz_matmu
 static inline __attribute__((always_inline)) void open_sums(const float *c, size_t row, bool add) {
     if (add) {
         amx_load(0, c, row);
-        amx_load(1, (const char *)c + TILE_ROWS * row, row);
+        amx_load(1, (const char *)c + AMX_ROWS * row, row);
     } else {
         amx_zero(0);
         amx_zero(1);
@@ -96,17 +48,17 @@ static inline __attribute__((always_inline)) void open_sums(const float *c, size
 
 static inline __attribute__((always_inline)) void close_sums(float *c, size_t row) {
     amx_store(0, c, row);
-    amx_store(1, (char *)c + TILE_ROWS * row, row);
+    amx_store(1, (char *)c + AMX_ROWS * row, row);
 }
 
 // Multiplies. A's rows are a_row bytes apart, and its steps of k a_step bytes.
 static inline __attribute__((always_inline)) void multiply_tiles(int64_t k, const char *a, size_t a_row, size_t a_step,
                                                                  const char *b, float *c, int64_t ldc, bool add) {
-    const size_t row = (size_t)ldc * sizeof(float), below = TILE_ROWS * a_row;
-    for (int half = 0; half < 2; half++, b += TILE_BYTES, c += TILE_ROWS) {
+    const size_t row = (size_t)ldc * sizeof(float), below = AMX_ROWS * a_row;
+    for (int half = 0; half < 2; half++, b += AMX_BYTES, c += AMX_ROWS) {
         const char *from_a = a, *from_b = b;
         open_sums(c, row, add);
-        for (int64_t left = k; left > 0; left -= TILE, from_a += a_step, from_b += 2 * TILE_BYTES) {
+        for (int64_t left = k; left > 0; left -= TILE, from_a += a_step, from_b += 2 * AMX_BYTES) {
             amx_load_once(3, from_b, 64);
             amx_load(2, from_a, a_row);
             amx_dot(0, 2, 3);
@@ -148,12 +100,12 @@ const mz_microkernel mz_microkernel_amx = {.name = "amx_2x1",
 static inline __attribute__((always_inline)) void multiply_parts(int64_t k, const char *a, const char *b, float *c,
                                                                  int64_t ldc, bool add, const bool all_four) {
     const size_t row = (size_t)ldc * sizeof(float);
-    for (int half = 0; half < 2; half++, b += TILE_BYTES, c += TILE_ROWS) {
+    for (int half = 0; half < 2; half++, b += AMX_BYTES, c += AMX_ROWS) {
         const char *upper = a, *from_b = b;
         open_sums(c, row, add);
-        for (int64_t left = k; left > 0; left -= TILE, upper += 4 * TILE_BYTES, from_b += 4 * TILE_BYTES) {
-            const char *lower = upper + TILE_BYTES, *upper_low = upper + 2 * TILE_BYTES,
-                       *lower_low = upper_low + TILE_BYTES;
+        for (int64_t left = k; left > 0; left -= TILE, upper += 4 * AMX_BYTES, from_b += 4 * AMX_BYTES) {
+            const char *lower = upper + AMX_BYTES, *upper_low = upper + 2 * AMX_BYTES,
+                       *lower_low = upper_low + AMX_BYTES;
             amx_load_once(3, from_b, 64);
             amx_load(2, upper_low, 64);
             amx_dot(0, 2, 3);
@@ -163,7 +115,7 @@ static inline __attribute__((always_inline)) void multiply_parts(int64_t k, cons
             amx_dot(1, 2, 3);
             amx_load(2, lower, 64);
             amx_dot(1, 2, 3);
-            amx_load_once(3, from_b + 2 * TILE_BYTES, 64); // loads the lower parts
+            amx_load_once(3, from_b + 2 * AMX_BYTES, 64); // loads the lower parts
             amx_dot(1, 2, 3);
             if (all_four) {
                 amx_load(2, lower_low, 64);

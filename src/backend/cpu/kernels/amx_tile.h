@@ -13,8 +13,9 @@ enum { AMX_ROWS = 16, AMX_BYTES = 1024 }; // rows and bytes of a tile
 #if defined(MZ_AMX_EMULATE)
 static _Thread_local union amx_tile {
     float f[16][16];
-    uint16_t h[16][32];
+    uint32_t w[16][16]; // two BF16 numbers each
 } amx_tiles[8];
+static _Thread_local bool amx_configured;
 
 static inline void amx_load(int t, const void *p, size_t stride) {
     for (size_t r = 0; r < AMX_ROWS; r++)
@@ -27,23 +28,34 @@ static inline void amx_store(int t, void *p, size_t stride) {
 static inline void amx_zero(int t) {
     memset(&amx_tiles[t], 0, sizeof amx_tiles[t]);
 }
-static inline float amx_widen(uint16_t bits) {
-    uint32_t word = (uint32_t)bits << 16;
+static inline float amx_float(uint32_t word) {
     float x;
     memcpy(&x, &word, sizeof x);
     return x;
 }
-// Computes a product: every lane adds the products of the even, and then of the odd elements (SDM, TDPBF16PS).
+// Computes a product: every lane adds the products of the even, and then of the odd elements (SDM, TDPBF16PS). A word
+// holds an even element in its lower half and the odd one after it in its upper half.
 static inline void amx_dot(int c, int a, int b) {
-    for (int m = 0; m < 16; m++)
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < 16; n++)
-                for (int o = 0; o < 2; o++)
-                    amx_tiles[c].f[m][n] +=
-                        amx_widen(amx_tiles[a].h[m][2 * k + o]) * amx_widen(amx_tiles[b].h[k][2 * n + o]);
+    const union amx_tile left = amx_tiles[a], right = amx_tiles[b];
+    for (int m = 0; m < 16; m++) {
+        float sum[16];
+        memcpy(sum, amx_tiles[c].f[m], sizeof sum);
+        for (int k = 0; k < 16; k++) {
+            const float even = amx_float(left.w[m][k] << 16), odd = amx_float(left.w[m][k] & 0xFFFF0000U);
+            for (int n = 0; n < 16; n++) {
+                sum[n] += even * amx_float(right.w[k][n] << 16);
+                sum[n] += odd * amx_float(right.w[k][n] & 0xFFFF0000U);
+            }
+        }
+        memcpy(amx_tiles[c].f[m], sum, sizeof sum);
+    }
 }
-static inline void amx_begin(void) {}
-static inline void amx_end(void) {}
+static inline void amx_begin(void) {
+    amx_configured = true;
+}
+static inline void amx_end(void) {
+    amx_configured = false;
+}
 #else
 #include "backend/cpu/kernels/amx_config.h"
 
