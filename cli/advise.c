@@ -28,8 +28,7 @@ static const cli_field fields[] = {
 
 static void print_named(const char *precision, const char *reason) {
     printf("%s\nreason      ", precision);
-    cli_wrap(reason, 12, 12, CLI_COLUMNS);
-    printf("\n");
+    cli_wrap_line(reason, 12, 12);
 }
 
 static void print_text(const mz_rules *rules, const mz_advice *a) {
@@ -45,15 +44,26 @@ static void print_text(const mz_rules *rules, const mz_advice *a) {
         printf("warning     %s\n", a->warning);
 }
 
+// The options of the shape, which are both options of the rules and keys.
+static const struct {
+    const char *option, *key;
+} sizes[] = {{"d-model", "model.d_model"}, {"batch-size", "train.batch_size"}, {"seq-len", "model.seq_len"}};
+
+mezzo_status cli_advise_shape(mezzo_config *config) {
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++)
+        if (cli_has(sizes[i].option))
+            MEZZO_TRY(mezzo_config_set(config, sizes[i].key, cli_text(sizes[i].option, ""), sizes[i].option));
+    return MEZZO_OK;
+}
+
 // Advises by rules. `model` NULL: none was named; else sizes that are not given are its own.
 static int from_rules(const char *path, const mezzo_model_config *model) {
-    static const char *const names[] = {"d-model", "batch-size", "seq-len"};
     const int64_t own[] = {model != NULL ? model->d_model : 0, 0, model != NULL ? model->seq_len : 0};
     int64_t shape[3];
-    for (size_t i = 0; i < MZ_COUNT(names); i++) {
-        CLI_TRY(cli_integer(names[i], 1, INT64_C(1) << 31, own[i], &shape[i]));
+    for (size_t i = 0; i < MZ_COUNT(sizes); i++) {
+        CLI_TRY(cli_integer(sizes[i].option, 1, INT64_C(1) << 31, own[i], &shape[i]));
         if (shape[i] == 0)
-            return cli_wrong("--%s is missing: name %s of a step", names[i],
+            return cli_wrong("--%s is missing: name %s of a step", sizes[i].option,
                              model != NULL ? "the batch size" : "the width, batch size and sequence length");
     }
     CLI_AUTO(mz_rules_free) mz_rules rules = {0};
@@ -77,16 +87,6 @@ static void print_choice(const mz_choice *c, const char *unit) {
     if (timed == 0)
         cli_tell("\nNothing was timed, only memory was planned. --precisions fp32,bf16 times what it names, emulated "
                  "or not.");
-}
-
-// Sets the keys of --d-model, --batch-size and --seq-len, which are both options of the rules and keys.
-mezzo_status cli_advise_shape(mezzo_config *config) {
-    static const char *const options[] = {"d-model", "batch-size", "seq-len"};
-    static const char *const keys[] = {"model.d_model", "train.batch_size", "model.seq_len"};
-    for (size_t i = 0; i < MZ_COUNT(options); i++)
-        if (cli_has(options[i]))
-            MEZZO_TRY(mezzo_config_set(config, keys[i], cli_text(options[i], ""), options[i]));
-    return MEZZO_OK;
 }
 
 typedef struct timing {

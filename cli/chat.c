@@ -169,7 +169,6 @@ static void close_talk(talk *t) {
 
 int cli_chat(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
-    CLI_TRY(cli_need_operand());
     CLI_TRY(cli_sample_options(&options));
     CLI_AUTO(close_talk) talk t = {.system = cli_text("system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
     CLI_DO(mezzo_chat_open(&options, &t.chat));

@@ -95,8 +95,6 @@ bool cli_has(const char *name);
 int cli_refuse(const char *why, const char *const *names, size_t n);
 #define CLI_REFUSE(why, ...)                                                                                           \
     cli_refuse((why), (const char *const[]){__VA_ARGS__}, MZ_COUNT(((const char *const[]){__VA_ARGS__})))
-// Reports a missing operand, which the command's row names; returns CLI_DONE where there is one.
-int cli_need_operand(void);
 // Copies the next word of a list "a,b,c" and advances; false at the end. A longer word than `size` is truncated.
 bool cli_next_word(const char **list, char *word, size_t size);
 // Parses a list "a,b,c" of at least one word and at most `most`, each once: returns CLI_DONE or CLI_USAGE.
@@ -106,6 +104,8 @@ int cli_words(const char *name, const char *initial, int most, cli_word *words, 
 // Parses likewise a list of whole numbers from 1 to `greatest`, at most CLI_WORDS of them.
 int cli_integers(const char *name, const char *initial, int64_t greatest, int most, int64_t *out, int *n);
 const char *cli_text(const char *name, const char *initial); // the last value on the command line
+// Returns the next value of an option that may occur several times, from *at (first 0) on; NULL: there are no more.
+const char *cli_next_value(const char *name, int *at);
 #define CLI_STDOUT "/dev/stdout"
 // Returns likewise a file to write; "-" is CLI_STDOUT.
 const char *cli_out_file(const char *name, const char *initial);
@@ -169,9 +169,11 @@ int cli_data_radio(void);     // runs data radio
 int cli_data_tokenizer(void); // runs data --train-tokenizer
 int cli_doctor_ranks(void);   // runs doctor --ranks
 int cli_doctor_audit(void);   // runs doctor --run, --trace
-int cli_explain_toy(void);    // runs explain --toy
-int cli_lab_underflow(void);  // runs lab underflow
-int cli_lab_speed(void);      // runs lab speed
+struct mz_where;
+int cli_assume(struct mz_where *where); // reads doctor's --assume, if it is given
+int cli_explain_toy(void);              // runs explain --toy
+int cli_lab_underflow(void);            // runs lab underflow
+int cli_lab_speed(void);                // runs lab speed
 
 // --- errors and log lines (report.c) --------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // prints the library's log lines to stderr

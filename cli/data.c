@@ -55,7 +55,6 @@ int cli_data(void) {
         return cli_wrong(
             "%d texts: join them in one file; of records or shards, give one list with commas, or a folder",
             cli_line.n_operands);
-    CLI_TRY(cli_need_operand());
     if (folder == NULL)
         return cli_wrong("--out is missing: the folder for train.bin, val.bin and tokenizer.json");
     bool llmc = strcmp(format, "llmc") == 0;

@@ -85,7 +85,6 @@ int cli_data_tokenizer(void) {
     CLI_TRY(cli_integer("threads", 1, 4096, 0, &threads));
     if (out == NULL)
         return cli_wrong("--out is missing: the folder for tokenizer.json, or a file *.json");
-    CLI_TRY(cli_need_operand());
     mezzo_tokenizer_training options = {.paths = cli_line.operands,
                                         .n_paths = (size_t)cli_line.n_operands,
                                         .vocab = (int32_t)vocab,

@@ -93,8 +93,7 @@ static void print_choice(const mz_choice *choice, bool gpu) {
     snprintf(line, sizeof line, "%s (GPT-2 of 2 layers, %s; for another model: mezzo advise --measure --model NAME)",
              choice->reason, gpu ? "width 768, 8 x 512 tokens" : "width 256, 4 x 128 tokens");
     printf("\nprecision   ");
-    cli_wrap(line, 12, 12, CLI_COLUMNS);
-    printf("\n");
+    cli_wrap_line(line, 12, 12);
 }
 
 static json_t *device_json(const mezzo_device_info *info, const mz_choice *choice) {
@@ -239,21 +238,24 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
                      a->n_conflicts);
 }
 
+int cli_assume(mz_where *where) {
+    const char *assumed = cli_text("assume", NULL);
+    if (assumed == NULL || mz_where_assumed(assumed, where))
+        return CLI_DONE;
+    return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0", assumed);
+}
+
 static int compare(void) {
     const char *paths[MAX_FILES];
-    int n = 0;
-    for (int i = 0; i < cli_line.n_given; i++)
-        if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, "config") == 0 && n < MAX_FILES)
-            paths[n++] = cli_line.given[i].value;
+    int n = 0, at = 0;
+    for (const char *file; n < MAX_FILES && (file = cli_next_value("config", &at)) != NULL;)
+        paths[n++] = file;
     for (int i = 0; i < cli_line.n_operands && n < MAX_FILES; i++)
         paths[n++] = cli_line.operands[i];
     mz_where where;
-    const char *assumed = cli_text("assume", NULL);
-    if (assumed == NULL)
+    if (!cli_has("assume"))
         mz_where_here(&where);
-    else if (!mz_where_assumed(assumed, &where))
-        return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs), or gpus=0",
-                         assumed);
+    CLI_TRY(cli_assume(&where));
     CLI_AUTO(mz_asked_set_free) mz_asked_set set = {0};
     CLI_AUTO(cli_free_block) mz_agreement *agreement = NULL;
     CLI_DO(MZ_NEW(agreement, 1));

@@ -134,8 +134,7 @@ static void print_wrapped(const char *label, const char *text) {
     char line[4300];
     snprintf(line, sizeof line, "%s%s", label, cli_show(text).text);
     printf("  ");
-    cli_wrap(line, 2, 4, CLI_COLUMNS);
-    printf("\n");
+    cli_wrap_line(line, 2, 4);
 }
 
 static void print_finding(const mz_audit_finding *f, int *number) {
@@ -333,14 +332,12 @@ static mezzo_status time_kernels(report *r, mz_torch_kernels *kernels) {
 
 static int judge(const traces *t) {
     mz_where where;
-    const char *assumed = cli_text("assume", NULL);
-    if (assumed != NULL && !mz_where_assumed(assumed, &where))
-        return cli_wrong("--assume %s: write cc=8.0,gpus=2 (compute capability and number of GPUs)", assumed);
+    CLI_TRY(cli_assume(&where));
     CLI_AUTO(mz_audit_free) mz_audit audit = {0};
     mz_torch_costs costs;
     mz_torch_kernels kernels;
     report all = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
-    CLI_DO(mz_audit_judge(t->list, (int)t->n, assumed != NULL ? &where : NULL, &audit));
+    CLI_DO(mz_audit_judge(t->list, (int)t->n, cli_has("assume") ? &where : NULL, &audit));
     mz_torch_costs_predict(&t->list[0], &costs);
     if (cli_has("kernels"))
         CLI_DO(time_kernels(&all, &kernels));
@@ -387,10 +384,9 @@ int cli_doctor_audit(void) {
     CLI_AUTO(free_traces) traces t = {0};
     if (cli_has("run"))
         return run_and_judge(&t);
-    for (int i = 0; i < cli_line.n_given; i++)
-        if (strcmp(cli_line.given[i].name, "trace") == 0)
-            CLI_DO(mz_path_is_dir(cli_line.given[i].value) ? add_folder(&t, cli_line.given[i].value)
-                                                           : add_trace(&t, cli_line.given[i].value));
+    int at = 0;
+    for (const char *path; (path = cli_next_value("trace", &at)) != NULL;)
+        CLI_DO(mz_path_is_dir(path) ? add_folder(&t, path) : add_trace(&t, path));
     for (int i = 0; i < cli_line.n_operands; i++)
         CLI_DO(add_trace(&t, cli_line.operands[i]));
     if (t.n == 0)

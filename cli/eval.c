@@ -85,7 +85,6 @@ static int eval_pictures(void) {
 }
 
 int cli_eval(void) {
-    CLI_TRY(cli_need_operand());
     if (cli_has("truth"))
         return eval_pictures();
     CLI_TRY(CLI_REFUSE("is for images: name the true ones with --truth FOLDER", "sheet", "rows", "split"));

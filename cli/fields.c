@@ -265,8 +265,7 @@ void cli_fields_table(const cli_field *fields, size_t n, const void *rows, size_
             char line[TEXT_BYTES / 8];
             snprintf(line, sizeof line, "%s: %s", fields[c].title, fields[c].legend);
             fputs(legend ? "" : "\n", stdout);
-            cli_wrap(line, 0, 2, CLI_COLUMNS);
-            putchar('\n');
+            cli_wrap_line(line, 0, 2);
             legend = true;
         }
 }

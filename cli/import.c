@@ -24,10 +24,7 @@ static const cli_field export_fields[] = {
 };
 
 static int check(void) {
-    CLI_TRY(cli_need_operand());
-    if (!cli_has("out") && !cli_has("onnx"))
-        return cli_wrong("--out is missing: the folder to create");
-    return CLI_DONE;
+    return cli_has("out") || cli_has("onnx") ? CLI_DONE : cli_wrong("--out is missing: the folder to create");
 }
 
 // --- import --------------------------------------------------------------------------------------------------------

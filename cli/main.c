@@ -82,6 +82,8 @@ static int dispatch(const cli_command *command, int argc, char **argv) {
             return cli_finish(CLI_DONE);
         }
     int code = cli_parse(command, argv[0], argc - 2, argv + 2);
+    if (code == CLI_DONE && command->operand != NULL && cli_line.n_operands == 0)
+        code = cli_wrong("%s is missing; %s", command->operand, cli_usage());
     if (code == CLI_DONE) {
         cli_progress_begin(cli_has("quiet"));
         cli_leave_on_interrupt();

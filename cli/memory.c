@@ -207,6 +207,11 @@ static const cli_field saving_fields[] = {
     {CLI_FIELD(line, saved), NULL, "saved", .text = saved_text},
 };
 
+static const char *recompute_text(const asked *a) {
+    const mezzo_program_options *o = &a->plan.session.program;
+    return o->recompute ? "recompute" : o->recompute_light ? "recompute light" : "";
+}
+
 static void print_plan(const asked *a) {
     char batch[96];
     const mz_memory_row *base = &a->plan.rows[a->plan.base];
@@ -214,11 +219,10 @@ static void print_plan(const asked *a) {
     char rank[64] = "";
     if (a->ranks > 1)
         snprintf(rank, sizeof rank, ", one of %d ranks", a->ranks);
-    cli_tell("%s: %s parameters; a micro batch of %s; planned for %s%s%s", a->model,
+    const char *recompute = recompute_text(a);
+    cli_tell("%s: %s parameters; a micro batch of %s; planned for %s%s%s%s", a->model,
              cli_count((double)base->f.parameters).text, batch, a->info.backend, rank,
-             a->plan.session.program.recompute         ? ", with recompute"
-             : a->plan.session.program.recompute_light ? ", with recompute light"
-                                                       : "");
+             *recompute != '\0' ? ", with " : "", recompute);
     printf("\n");
     line lines[MZ_MEMORY_ROWS];
     for (int i = 0; i < a->plan.n_rows; i++)
@@ -326,11 +330,9 @@ static json_t *plan_json(const asked *a) {
 static mezzo_status draw(const char *folder, const char *name, const asked *a) {
     char title[192], batch[96];
     mz_session_describe(&a->plan.session, batch, sizeof batch);
-    snprintf(title, sizeof title, "%s, %s parameters, %s%s", a->model,
-             cli_count((double)a->plan.rows[0].f.parameters).text, batch,
-             a->plan.session.program.recompute         ? ", recompute"
-             : a->plan.session.program.recompute_light ? ", recompute light"
-                                                       : "");
+    const char *recompute = recompute_text(a);
+    snprintf(title, sizeof title, "%s, %s parameters, %s%s%s", a->model,
+             cli_count((double)a->plan.rows[0].f.parameters).text, batch, *recompute != '\0' ? ", " : "", recompute);
     return mz_memory_draw(folder, name, title, &a->plan);
 }
 

@@ -171,6 +171,15 @@ const char *cli_text(const char *name, const char *initial) {
     return value != NULL ? value : initial;
 }
 
+const char *cli_next_value(const char *name, int *at) {
+    while (*at < cli_line.n_given) {
+        const cli_given *given = &cli_line.given[(*at)++];
+        if (!given->config && strcmp(given->name, name) == 0)
+            return given->value;
+    }
+    return NULL;
+}
+
 const char *cli_out_file(const char *name, const char *initial) {
     const char *path = cli_text(name, initial);
     return path != NULL && strcmp(path, "-") == 0 ? CLI_STDOUT : path;
@@ -181,10 +190,6 @@ int cli_refuse(const char *why, const char *const *names, size_t n) {
         if (cli_has(names[i]))
             return cli_wrong("--%s %s", names[i], why);
     return CLI_DONE;
-}
-
-int cli_need_operand(void) {
-    return cli_line.n_operands > 0 ? CLI_DONE : cli_wrong("%s is missing; %s", cli_line.command->operand, cli_usage());
 }
 
 bool cli_next_word(const char **list, char *word, size_t size) {
@@ -334,9 +339,9 @@ int cli_config(mezzo_config **out) {
         CLI_TRY(cli_recipe_path(recipe, path, sizeof path));
         CLI_DO(mezzo_config_load(*out, path));
     }
-    for (int i = 0; i < cli_line.n_given; i++)
-        if (!cli_line.given[i].config && strcmp(cli_line.given[i].name, "config") == 0)
-            CLI_DO(mezzo_config_load(*out, cli_line.given[i].value));
+    int at = 0;
+    for (const char *file; (file = cli_next_value("config", &at)) != NULL;)
+        CLI_DO(mezzo_config_load(*out, file));
     for (int i = 0; i < cli_line.n_given; i++)
         if (cli_line.given[i].config)
             CLI_DO(set_key(*out, &cli_line.given[i]));

@@ -121,7 +121,6 @@ static int sample_pictures(void) {
 
 int cli_sample(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
-    CLI_TRY(cli_need_operand());
     if (cli_has("out"))
         return sample_pictures();
     CLI_TRY(

@@ -267,16 +267,13 @@ static mezzo_status choose_model(mezzo_config *config) {
 // Resumes a copied or moved run folder at the place of its config.yaml, whatever path that file has.
 static mezzo_status resume_where_it_is(mezzo_config *config) {
     const char *file = cli_text("config", ""), *slash = strrchr(file, '/'), *resume = cli_key(config, "train.resume");
-    const size_t n = slash != NULL ? (size_t)(slash - file) : 0;
-    char folder[4096], checkpoints[4112];
+    const mz_path place = mz_path_folder(file);
+    const char *folder = place.text, *named = cli_key(config, "train.out");
     struct stat here, there;
     if (cli_given_key("train.out") != NULL || strcmp(resume, "auto") != 0 ||
-        strcmp(slash != NULL ? slash + 1 : file, "config.yaml") != 0 || n >= sizeof folder)
+        strcmp(slash != NULL ? slash + 1 : file, "config.yaml") != 0)
         return MEZZO_OK;
-    snprintf(folder, sizeof folder, "%.*s", n > 0 ? (int)n : 1, n > 0 ? file : slash != NULL ? "/" : ".");
-    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
-    const char *named = cli_key(config, "train.out");
-    if (stat(checkpoints, &there) != 0 || stat(folder, &here) != 0 ||
+    if (stat(mz_path_of("%s/checkpoints", folder).text, &there) != 0 || stat(folder, &here) != 0 ||
         (stat(named, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino))
         return MEZZO_OK;
     fprintf(stderr, "mezzo: resuming %s, where this config.yaml is (it names %s as its folder)\n",
