@@ -66,7 +66,7 @@ static int from_rules(const char *path, const mezzo_model_config *model) {
             return cli_wrong("--%s is missing: name %s of a step", sizes[i].option,
                              model != NULL ? "the batch size" : "the width, batch size and sequence length");
     }
-    CLI_AUTO(mz_rules_free) mz_rules rules = {0};
+    MZ_SCOPED(mz_rules_free) mz_rules rules = {0};
     mz_advice advice;
     CLI_DO(mz_rules_load(path, &rules));
     CLI_DO(mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
@@ -100,7 +100,7 @@ typedef struct timing {
 static mezzo_status time_here(mezzo_config *config, timing *t) {
     mezzo_model_config model;
     mz_run_config c;
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     MEZZO_TRY(cli_advise_shape(config));
     MEZZO_TRY(mezzo_config_model(config, 0, &model));
     t->unit = mz_task_kind_of(mezzo_model_task(&model))->unit;
@@ -118,7 +118,7 @@ static mezzo_status time_here(mezzo_config *config, timing *t) {
 }
 
 static int by_timing(void) {
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
     timing t = {.unit = ""};
     CLI_TRY(cli_number("memory-gb", 0, 1e6, 0, &t.memory));
     if (cli_has("precisions"))
@@ -133,7 +133,7 @@ static int by_timing(void) {
 
 // Returns the built-in rules that were measured on a device like this one.
 static const char *rules_here(void) {
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     mezzo_device_info info;
     mz_isa isa;
     if (mezzo_device_open("auto", 1, &device) != MEZZO_OK || mezzo_device_describe(device, &info) != MEZZO_OK)

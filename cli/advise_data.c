@@ -56,8 +56,8 @@ static int tell_search(const mz_per_op_options *o, const mz_per_op *p) {
 }
 
 int cli_advise_per_op(void) {
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
-    CLI_AUTO(mz_per_op_free) mz_per_op found = {0};
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(mz_per_op_free) mz_per_op found = {0};
     mz_per_op_options o = {.stop = cli_interrupts(NULL), .tell = show_search};
     int64_t runs = 0, steps = 0;
     int n = 0;
@@ -80,8 +80,8 @@ int cli_advise_per_op(void) {
 }
 
 int cli_advise_data(void) {
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
-    CLI_AUTO(mz_advised_free) mz_advised answer = {0};
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(mz_advised_free) mz_advised answer = {0};
     mezzo_precision list[MEZZO_PRECISION_COUNT];
     mz_advised_options o = {.stop = cli_interrupts(NULL),
                             .level = 0.95,

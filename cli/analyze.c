@@ -95,8 +95,8 @@ static const cli_range ranges[] = {
 int cli_analyze(void) {
     outcome out = {.folder = cli_text("out", "analysis")};
     CLI_TRY(CLI_RANGES(ranges, &out));
-    CLI_AUTO(mz_study_free) mz_study study = {0};
-    CLI_AUTO(mz_analysis_free) mz_analysis analysis = {0};
+    MZ_SCOPED(mz_study_free) mz_study study = {0};
+    MZ_SCOPED(mz_analysis_free) mz_analysis analysis = {0};
     CLI_DO(mz_study_load(cli_line.operands[0], cli_text("columns", NULL), cli_text("baseline", NULL),
                          cli_text("candidate", NULL), &study));
     warn(&study);

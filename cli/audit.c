@@ -78,7 +78,7 @@ static void free_audit(mz_run_audit **r) {
 
 int cli_audit(void) {
     mz_run_audit_options o = {.device = cli_text("device", NULL), .stop = cli_interrupts(NULL)};
-    CLI_AUTO(free_audit) mz_run_audit *r = NULL;
+    MZ_SCOPED(free_audit) mz_run_audit *r = NULL;
     CLI_TRY(CLI_RANGES(ranges, &o));
     if (cli_line.n_operands != 1)
         return cli_wrong("name a run folder; %s", cli_usage());

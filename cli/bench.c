@@ -200,8 +200,8 @@ static int measure(told *t, const mz_bench_options *options, mezzo_device *devic
 }
 
 static int run_kernels(const char *command) {
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
-    CLI_AUTO(cli_free_block) mz_bench_case *cases = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(mz_free_at) mz_bench_case *cases = NULL;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     mz_bench_options o = {.precisions = precisions, .warm = cli_has("warm")};
     json_auto_t *rows = cli_has("json") ? json_array() : NULL;
@@ -226,7 +226,7 @@ int cli_bench(void) {
         return cli_wrong("--kernels and --%s are two measurements: choose one", models);
     if (!cli_has("kernels") && models == NULL)
         return cli_wrong("choose what to measure: --models LIST, --all-models or --kernels");
-    CLI_AUTO(cli_free_block) char *typed = cli_command_line();
+    MZ_SCOPED(mz_free_at) char *typed = cli_command_line();
     const char *command = typed != NULL ? typed : "";
     return models != NULL ? cli_bench_models(command) : run_kernels(command);
 }

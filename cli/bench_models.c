@@ -249,8 +249,8 @@ static void free_models(models **m) {
 }
 
 int cli_bench_models(const char *command) {
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
-    CLI_AUTO(free_models) models *m = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(free_models) models *m = NULL;
     CLI_DO(MZ_NEW(m, 1));
     m->command = command;
     CLI_TRY(parse(m));

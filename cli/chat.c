@@ -146,7 +146,7 @@ static bool read_message(talk *t, mz_text *line, int *code) {
 }
 
 static int talk_on(talk *t) {
-    CLI_AUTO(mz_text_free) mz_text text = {0};
+    MZ_SCOPED(mz_text_free) mz_text text = {0};
     bool leave = false;
     int code = reset(t, t->system);
     while (code == CLI_DONE && !leave && read_message(t, &text, &code)) {
@@ -170,7 +170,7 @@ static void close_talk(talk *t) {
 int cli_chat(void) {
     mezzo_sample_options options = mezzo_sample_defaults();
     CLI_TRY(cli_sample_options(&options));
-    CLI_AUTO(close_talk) talk t = {.system = cli_text("system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
+    MZ_SCOPED(close_talk) talk t = {.system = cli_text("system", NULL), .is_terminal = isatty(STDIN_FILENO) == 1};
     CLI_DO(mezzo_chat_open(&options, &t.chat));
     t.stop = cli_interrupts(NULL);
     if (t.is_terminal)

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "base/base.h"
+#include "base/scope.h"
 #include "fields.h"
 #include "mezzo/train.h"
 
@@ -81,13 +81,9 @@ char *cli_command_line(void);
     } while (0)
 
 // Likewise runs a step of the library, and reports its error.
-#define CLI_DO(expr)   CLI_TRY(cli_code(expr))
-// Frees a variable at the end of its block, so that a function may return at any step. The variable has a value from
-// its declaration on; NULL and zeros are freed, too.
-#define CLI_AUTO(free) __attribute__((cleanup(free)))
-void cli_free_config(mezzo_config **config);
-void cli_close_device(mezzo_device **device);
-void cli_free_block(void *at); // the pointer at this address, to memory of mz_alloc
+#define CLI_DO(expr) CLI_TRY(cli_code(expr))
+MZ_FREE_AT(cli_free_config, mezzo_config, mezzo_config_free)
+MZ_FREE_AT(cli_close_device, mezzo_device, mezzo_device_close)
 
 bool cli_has(const char *name);
 // Reports "--NAME why" for the first of these options on the command line and returns CLI_USAGE; CLI_DONE where there

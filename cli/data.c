@@ -33,9 +33,7 @@ static int print_result(const mezzo_corpus *corpus, const char *folder, const ch
     return CLI_DONE;
 }
 
-static void free_corpus(mezzo_corpus **corpus) {
-    mezzo_corpus_free(*corpus);
-}
+MZ_FREE_AT(free_corpus, mezzo_corpus, mezzo_corpus_free)
 
 int cli_data(void) {
     if (cli_line.n_operands == 1 && strcmp(cli_line.operands[0], "radio") == 0)
@@ -62,7 +60,7 @@ int cli_data(void) {
         return cli_wrong("--format %s: it must be llmc or nanogpt", format);
 
     options.path = cli_line.operands[0];
-    CLI_AUTO(free_corpus) mezzo_corpus *corpus = NULL;
+    MZ_SCOPED(free_corpus) mezzo_corpus *corpus = NULL;
     CLI_DO(mezzo_corpus_open(&options, &corpus));
     CLI_DO(mezzo_corpus_save(corpus, folder, llmc ? MEZZO_SHARD_LLMC : MEZZO_SHARD_NANOGPT));
     return print_result(corpus, folder, format);

@@ -59,13 +59,11 @@ static int print_result(const shown *s, int64_t asked) {
     return CLI_DONE;
 }
 
-static void free_tokenizer(mezzo_tokenizer **tok) {
-    mezzo_tokenizer_free(*tok);
-}
+MZ_FREE_AT(free_tokenizer, mezzo_tokenizer, mezzo_tokenizer_free)
 
 static int train(const mezzo_tokenizer_training *options, const char *out) {
-    CLI_AUTO(free_tokenizer) mezzo_tokenizer *tok = NULL;
-    CLI_AUTO(cli_free_block) char *path = NULL;
+    MZ_SCOPED(free_tokenizer) mezzo_tokenizer *tok = NULL;
+    MZ_SCOPED(mz_free_at) char *path = NULL;
     shown s = {.pattern = options->pattern};
     const double begun = mz_seconds();
     CLI_DO(mezzo_tokenizer_train(options, &tok, &s.trained));
@@ -92,7 +90,7 @@ int cli_data_tokenizer(void) {
                                         .special = parts,
                                         .threads = (int)threads,
                                         .stop = cli_interrupts(NULL)};
-    CLI_AUTO(cli_free_block) char *list = mz_strdup(cli_text("special", "<|endoftext|>"));
+    MZ_SCOPED(mz_free_at) char *list = mz_strdup(cli_text("special", "<|endoftext|>"));
     if (list == NULL)
         return cli_error(MEZZO_ERR_MEMORY);
     CLI_TRY(split_special(list, parts, &options.n_special));

@@ -150,7 +150,7 @@ static int write_report(mezzo_device *device, json_t *report, bool *passed) {
 }
 
 static int examine(void) {
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     const bool json = cli_has("json");
     bool all = true;
     mezzo_device_info info;
@@ -256,8 +256,8 @@ static int compare(void) {
     if (!cli_has("assume"))
         mz_where_here(&where);
     CLI_TRY(cli_assume(&where));
-    CLI_AUTO(mz_asked_set_free) mz_asked_set set = {0};
-    CLI_AUTO(cli_free_block) mz_agreement *agreement = NULL;
+    MZ_SCOPED(mz_asked_set_free) mz_asked_set set = {0};
+    MZ_SCOPED(mz_free_at) mz_agreement *agreement = NULL;
     CLI_DO(MZ_NEW(agreement, 1));
     CLI_DO(mz_asked_read_all(paths, n, &set));
     mz_agreement_judge(set.files, (int)set.n, &where, agreement);

@@ -322,7 +322,7 @@ static int show(const report *r) {
 
 // Times Mezzo's kernels at the program's shapes, on the program's device.
 static mezzo_status time_kernels(report *r, mz_torch_kernels *kernels) {
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     const mz_torch_trace *t = &r->traces[0];
     r->device = cli_text("device", t->device);
     MEZZO_TRY(mezzo_device_open(r->device, t->threads <= 4096 ? t->threads : 0, &device));
@@ -333,7 +333,7 @@ static mezzo_status time_kernels(report *r, mz_torch_kernels *kernels) {
 static int judge(const traces *t) {
     mz_where where;
     CLI_TRY(cli_assume(&where));
-    CLI_AUTO(mz_audit_free) mz_audit audit = {0};
+    MZ_SCOPED(mz_audit_free) mz_audit audit = {0};
     mz_torch_costs costs;
     mz_torch_kernels kernels;
     report all = {.traces = t->list, .n = (int)t->n, .audit = &audit, .costs = &costs};
@@ -345,7 +345,7 @@ static int judge(const traces *t) {
 }
 
 static int follow(const char *folder, traces *t) {
-    CLI_AUTO(cli_free_block) char **words = NULL;
+    MZ_SCOPED(mz_free_at) char **words = NULL;
     int program = 0;
     CLI_DO(MZ_NEW(words, cli_line.n_operands + 1));
     CLI_TRY(prepare_environment(folder));
@@ -381,7 +381,7 @@ static int run_and_judge(traces *t) {
 }
 
 int cli_doctor_audit(void) {
-    CLI_AUTO(free_traces) traces t = {0};
+    MZ_SCOPED(free_traces) traces t = {0};
     if (cli_has("run"))
         return run_and_judge(&t);
     int at = 0;

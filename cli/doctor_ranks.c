@@ -68,7 +68,7 @@ static void close_session(session *s) {
 }
 
 int cli_doctor_ranks(void) {
-    CLI_AUTO(close_session) session s = {0};
+    MZ_SCOPED(close_session) session s = {0};
     int64_t threads;
     CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));
     const int code = cli_code(examine(&s, (int)threads));

@@ -212,7 +212,7 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
     };
     size_t at[2] = {0}, same = 0, n = 0;
     mz_explained_pair p;
-    CLI_AUTO(cli_free_block) difference *rows = NULL;
+    MZ_SCOPED(mz_free_at) difference *rows = NULL;
     CLI_DO(MZ_NEW(rows, a->n + 1));
     while (mz_explained_next_pair(a, b, at, &p))
         if (mz_explained_same(&p))
@@ -241,8 +241,8 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
 static int diff(const mezzo_graph *graph, mezzo_program_options options) {
     const char *text = cli_text("diff", ""), *comma = strchr(text, ',');
     char names[2][16] = {"", ""};
-    CLI_AUTO(mz_explained_free) mz_explained first = {0};
-    CLI_AUTO(mz_explained_free) mz_explained second = {0};
+    MZ_SCOPED(mz_explained_free) mz_explained first = {0};
+    MZ_SCOPED(mz_explained_free) mz_explained second = {0};
     if (comma == NULL || (size_t)(comma - text) >= sizeof names[0] || strlen(comma + 1) >= sizeof names[1])
         return cli_wrong("--diff %s: name two precisions, such as fp32,bf16", text);
     snprintf(names[0], sizeof names[0], "%.*s", (int)(comma - text), text);
@@ -259,7 +259,7 @@ static int diff(const mezzo_graph *graph, mezzo_program_options options) {
 static int write_dot(const mezzo_graph *passed) {
     const char *path = cli_out_file("dot", ""), *end = strrchr(path, '.');
     bool draws = end != NULL && (strcmp(end, ".svg") == 0 || strcmp(end, ".png") == 0);
-    CLI_AUTO(mz_text_free) mz_text text = {0};
+    MZ_SCOPED(mz_text_free) mz_text text = {0};
     CLI_DO(mz_graph_dot(passed, &text));
     CLI_DO(draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len));
     if (strcmp(path, CLI_STDOUT) != 0)
@@ -338,10 +338,10 @@ static void free_explanation(explanation *e) {
 }
 
 static int answer(const mezzo_config *config, question *q) {
-    CLI_AUTO(mz_explained_close) mz_explained_graph passed = {0};
+    MZ_SCOPED(mz_explained_close) mz_explained_graph passed = {0};
     mz_explained_ranks held = {0};
     const bool asks = q->after->asks_device;
-    CLI_AUTO(free_explanation)
+    MZ_SCOPED(free_explanation)
     explanation e = {.after = q->after,
                      .n_fields = MZ_COUNT(row_fields) - (asks ? 0 : DEVICE_FIELDS),
                      .word = strcmp(q->after->name, "autocast") == 0 ? "forward" : "with backward"};
@@ -366,8 +366,8 @@ int cli_explain(void) {
         return cli_explain_toy();
     }
     const char *after = cli_text("after", "autocast");
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
-    CLI_AUTO(close_question) question q = {.after = mz_pass_find(after)};
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(close_question) question q = {.after = mz_pass_find(after)};
     char names[160];
     if (q.after == NULL)
         return cli_wrong("--after %s: it must be one of %s", after, mz_pass_names(names, sizeof names));

@@ -47,14 +47,10 @@ static mezzo_status answer(const mezzo_graph *g, mezzo_precision precision, answ
     return MEZZO_OK;
 }
 
-static void free_graph(mezzo_graph **graph) {
-    mezzo_graph_free(*graph);
-}
-
 int cli_explain_toy(void) {
     mezzo_model_config model;
     mz_session_options session;
-    CLI_AUTO(free_graph) mezzo_graph *g = NULL;
+    MZ_SCOPED(mz_graph_free_at) mezzo_graph *g = NULL;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT];
     answers all[MEZZO_PRECISION_COUNT];
     int n = mz_precision_common(precisions);

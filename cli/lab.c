@@ -247,7 +247,7 @@ static int overflow(void) {
     CLI_TRY(cli_integer("count", 0, STEPS, 12, &spiked));
     CLI_TRY(cli_integer("growth-interval", 1, 1000000, 10, &interval));
     CLI_TRY(cli_number("init-scale", 1e-6, 1e38, defaults.init_scale, &initial));
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     CLI_DO(mezzo_device_open("cpu", 1, &device));
     CLI_DO(mz_scale_path(device, gradient, spiked, initial, interval, rows, STEPS));
     CLI_PLOT(mz_lab_draw_scale, rows, STEPS);
@@ -274,7 +274,7 @@ static int clipping(void) {
     CLI_TRY(cli_number("value", 1e-6, 1e6, 0.25, &gradient));
     CLI_TRY(cli_number("max-norm", 1e-6, 1e6, 1, &max_norm));
     CLI_TRY(cli_number("init-scale", 1, 65536, 65536, &scale));
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     mz_clip_order orders[2];
     CLI_DO(mezzo_device_open("cpu", 1, &device));
     for (int i = 0; i < 2; i++)

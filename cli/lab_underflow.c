@@ -215,7 +215,7 @@ int cli_lab_underflow(void) {
     if (ldexp(1, exponent) != scale)
         return cli_wrong("--loss-scale %.9g: name a power of two", scale);
     o.seed = (uint64_t)seed;
-    CLI_AUTO(mz_underflow_close) mz_underflow u = {0};
+    MZ_SCOPED(mz_underflow_close) mz_underflow u = {0};
     CLI_DO(mz_underflow_look(&o, &u));
     return print_result(&u, exponent, (size_t)most);
 }

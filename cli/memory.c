@@ -380,8 +380,8 @@ static void close_plan(asked *a) {
 int cli_memory(void) {
     if (cli_has("params"))
         return by_formula();
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
-    CLI_AUTO(close_plan) asked a = {.plan = {.measure = cli_has("measure")}};
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(close_plan) asked a = {.plan = {.measure = cli_has("measure")}};
     double limit = 0;
     CLI_TRY(cli_precisions("precision", NULL, a.plan.precisions, MEZZO_PRECISION_COUNT, &a.plan.n_precisions));
     CLI_TRY(parse_rows(&a));

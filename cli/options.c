@@ -311,20 +311,6 @@ mezzo_status cli_set_defaults(mezzo_config *config) {
     return MEZZO_OK;
 }
 
-void cli_free_config(mezzo_config **config) {
-    mezzo_config_free(*config);
-}
-
-void cli_close_device(mezzo_device **device) {
-    mezzo_device_close(*device);
-}
-
-void cli_free_block(void *at) {
-    void *block;
-    memcpy(&block, at, sizeof block);
-    mz_free(block);
-}
-
 int cli_open_device(const char *initial, mezzo_device **out) {
     int64_t threads;
     CLI_TRY(cli_integer("threads", 0, 4096, 0, &threads));

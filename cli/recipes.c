@@ -63,7 +63,7 @@ static int list_recipes(recipes *r) {
 }
 
 int cli_recipe_path(const char *name, char *path, size_t size) {
-    CLI_AUTO(free_recipes) recipes r = {.names = NULL};
+    MZ_SCOPED(free_recipes) recipes r = {.names = NULL};
     CLI_TRY(list_recipes(&r));
     const char *const *names = (const char *const *)r.names, *near = mz_nearest(name, names, r.n);
     if (MZ_INDEX_WORD(r.names, r.n, name) == r.n)
@@ -117,8 +117,8 @@ static int tell(const told *all, size_t n) {
 }
 
 int cli_recipes(void) {
-    CLI_AUTO(free_recipes) recipes r = {.names = NULL};
-    CLI_AUTO(cli_free_block) told *all = NULL;
+    MZ_SCOPED(free_recipes) recipes r = {.names = NULL};
+    MZ_SCOPED(mz_free_at) told *all = NULL;
     CLI_TRY(list_recipes(&r));
     CLI_DO(MZ_NEW(all, r.n + 1));
     for (size_t i = 0; i < r.n; i++) {

@@ -52,7 +52,7 @@ static void free_runs(runs *r) {
 }
 
 int cli_report(void) {
-    CLI_AUTO(free_runs) runs r = {.logs = {{0}}};
+    MZ_SCOPED(free_runs) runs r = {.logs = {{0}}};
     const bool compare = cli_has("compare");
     const int n = cli_line.n_operands;
     if (n == 0)

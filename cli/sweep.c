@@ -124,7 +124,7 @@ static int print_result(const mz_sweep_options *o, const watch *w) {
 }
 
 int cli_sweep(void) {
-    CLI_AUTO(cli_close_device) mezzo_device *device = NULL;
+    MZ_SCOPED(cli_close_device) mezzo_device *device = NULL;
     mezzo_model_config model;
     const char *family = mezzo_model_defaults("glm4_moe", &model) == MEZZO_OK ? "glm4_moe" : "gpt2";
     mz_sweep_options o = {.family = cli_text("family", family)};

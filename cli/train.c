@@ -325,7 +325,7 @@ static int train_or_bisect(mezzo_config *config) {
 }
 
 int cli_train(void) {
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
     CLI_TRY(cli_config(&config));
     return train_or_bisect(config);
 }

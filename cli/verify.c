@@ -97,7 +97,7 @@ static int transfer(const mz_verify_options *o, const int64_t *widths, int n, mz
 
 static int verify(const mz_verify_options *o, mz_verify_result *r) {
     const char *folder = cli_text("out", "verify");
-    CLI_AUTO(cli_free_block) char *command = cli_command_line();
+    MZ_SCOPED(mz_free_at) char *command = cli_command_line();
     if (command == NULL)
         return cli_error(MEZZO_ERR_MEMORY);
     CLI_DO(mz_verify(o, show, r, r));
@@ -114,8 +114,8 @@ static void free_result(mz_verify_result **r) {
 }
 
 int cli_verify(void) {
-    CLI_AUTO(cli_free_config) mezzo_config *config = NULL;
-    CLI_AUTO(free_result) mz_verify_result *r = NULL;
+    MZ_SCOPED(cli_free_config) mezzo_config *config = NULL;
+    MZ_SCOPED(free_result) mz_verify_result *r = NULL;
     mz_verify_options o = {.stop = cli_interrupts(NULL)};
     int64_t widths[MZ_TRANSFER_WIDTHS];
     int n_widths = 0;
