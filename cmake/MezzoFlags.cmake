@@ -38,6 +38,7 @@ if(mezzo_sanitizers)
     # -O1: a sanitized build is compiled on every change and run once; the compiler's time counts for more.
     list(APPEND mezzo_sanitizers -fno-sanitize-recover=all -fno-omit-frame-pointer -O1)
     if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+        list(APPEND mezzo_sanitizers -gline-tables-only) # reports name functions and lines; whole debug information costs time
         list(APPEND mezzo_sanitizers -Wno-pass-failed) # a sanitized loop that asks to be vectorized may not be
     endif()
 endif()

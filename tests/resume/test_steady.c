@@ -1,22 +1,12 @@
 // After the first step a run allocates nothing, by the library's count and by malloc's; and the arena is what the plan
 // said.
+#include "sanitized.h"
 #include "tiny_run.h"
 
 #include "train/run.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define COUNTS_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define COUNTS_MALLOC 0
-#endif
-#endif
-#ifndef COUNTS_MALLOC
-#define COUNTS_MALLOC 1
-#endif
-
 static uint64_t mallocs;
-#if COUNTS_MALLOC // glibc's own names under ours, which count; the sanitizers have theirs
+#if !SANITIZED // glibc's own names under ours, which count; the sanitizers have theirs
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *ptr, size_t n);
@@ -47,7 +37,7 @@ int posix_memalign(void **out, size_t alignment, size_t n) {
 TEST(test_malloc_is_counted) {
     uint64_t before = mallocs;
     mz_free(mz_alloc(1, 100));
-    assert_true(!COUNTS_MALLOC || mallocs > before);
+    assert_true(SANITIZED || mallocs > before);
 }
 
 // The whole step, as loop.c runs it, for each precision, with accumulation, dropout and clipping.
