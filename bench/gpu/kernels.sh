@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # kernels [OP[:SHAPE]…]: kernels of two commits in turns: rows of mezzo bench --kernels for these ops (OP-SIDE.csv; default: those of rows), and each kernel's time
-# in steps in fp8 of GPT-2 124M, of two layers of Qwen 2.5's widths and of experts, from profiles (KIND-SIDE-TURN-ops.csv); kernels.csv has the medians side by
-# side. Says whether losses and gradients' norms are the same (stdout). The other commit is DEBS/old.tgz, as for bits; without it the command runs beside itself.
+# in steps in fp8 of GPT-2 124M, of two layers of Qwen 2.5's widths and of experts, and in bf16 of the two image models, from profiles
+# (KIND-SIDE-TURN-ops.csv); kernels.csv has the medians side by side. Says whether losses and gradients' norms are the same (stdout). The other commit is DEBS/old.tgz, as for bits; without it the command runs beside itself.
 . "$(dirname "$0")/common.sh"
 new=$mezzo old=$mezzo
 found=$(old_build) && old=$found/mezzo
 [[ $# -gt 0 ]] || set -- softmax:65536x1024 cross_entropy cross_entropy_dx embedding embedding_bwd layernorm layernorm_bwd grad_stats adamw
-DATA=$(tokens "$(pick gpt2 byte)")
+text_tokens=$(tokens "$(pick gpt2 byte)") cities=$work/cities
+"$mezzo" data radio --maps 12 --transmitters 4 --size "$(pick 80 16)" --extent "$(pick 160 64)" --out "$cities" >/dev/null 2>"$out/cities.err"
+texts="--precision $(pick "fp8 --vocab 50304" fp32) --dropout 0" images="--precision $(pick bf16 fp32)"
+unet="--model radio_unet-$(pick radiodiff tiny) --batch-size $(pick 8 2) $images" vae="--model kl_vae-$(pick radiodiff tiny) --batch-size $(pick 4 2) $images"
 gpt2=$(pick "--model gpt2-124M --batch-size 16 --seq-len 1024" "--model gpt2 --layers 2 --heads 2 --d-model 64 --batch-size 2 --seq-len 64")
 qwen=$(pick "--model qwen2 --layers 2 --heads 12 --kv-heads 2 --d-model 1536 --d-ff 8960 --batch-size 8 --seq-len 1024" \
     "--model qwen2 --layers 2 --heads 2 --kv-heads 1 --d-model 64 --d-ff 128 --batch-size 2 --seq-len 64")
@@ -17,11 +20,13 @@ numbers() { # SIDE
         <"$1/metrics.jsonl"
 }
 for turn in 1 2 3; do
-    for kind in gpt2 qwen experts; do
+    for kind in gpt2 qwen experts unet vae; do
+        DATA=$text_tokens more=$texts
+        [[ $kind != unet && $kind != vae ]] || DATA=$cities more=''
         time_for 20 "$kind, turn $turn" || break
         for side in old new; do
-            # shellcheck disable=SC2046,SC2086
-            mezzo=${!side} ROW_LIMIT=30 steps "$side" ${!kind} $(pick "--vocab 50304" "") --precision "$(pick fp8 fp32)" --dropout 0 --steps 12 --profile 3
+            # shellcheck disable=SC2086
+            mezzo=${!side} ROW_LIMIT=30 steps "$side" ${!kind} $more --steps 12 --profile 3
             sed -i "s/^$side,/$kind-$side-$turn,/" "$out/steps.csv"
             cp "$side/profile/ops.csv" "$out/$kind-$side-$turn-ops.csv"
         done
