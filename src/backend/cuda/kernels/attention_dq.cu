@@ -6,16 +6,16 @@ namespace {
 template <typename T, int DROP, int SEES> struct for_width {
     static cudaError_t run(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
         if (a.width <= 32)
-            return attention_run<query_pass<1, halves<T>, DROP, SEES, 32, 1, 64>>(prepare, stream, a);
+            return attention_run<mma_pass<1, halves<T>, DROP, SEES, 32, 1, 64>>(prepare, stream, a);
         if (a.width <= 64)
-            return attention_run<query_pass<1, halves<T>, DROP, SEES, 64, 1, 32>>(prepare, stream, a);
+            return attention_run<mma_pass<1, halves<T>, DROP, SEES, 64, 1, 32>>(prepare, stream, a);
         if (a.width <= 80 && a.cc < 80) // 64 KiB of shared memory
-            return attention_run<query_pass<1, halves<T>, DROP, SEES, 80, 1, 32>>(prepare, stream, a);
+            return attention_run<mma_pass<1, halves<T, true>, DROP, SEES, 80, 1, 32>>(prepare, stream, a);
         if (a.width <= 80)
-            return attention_run<query_pass<1, halves<T>, DROP, SEES, 80, 1, 64>>(prepare, stream, a);
+            return attention_run<mma_pass<1, halves<T>, DROP, SEES, 80, 1, 64>>(prepare, stream, a);
         if (a.cc < 80)
-            return attention_run<query_pass<1, halves<T>, DROP, SEES, 128, 1, 16>>(prepare, stream, a);
-        return attention_run<query_pass<1, halves<T>, DROP, SEES, 128, 1, 32>>(prepare, stream, a);
+            return attention_run<mma_pass<1, halves<T, true>, DROP, SEES, 128, 1, 16>>(prepare, stream, a);
+        return attention_run<mma_pass<1, halves<T>, DROP, SEES, 128, 1, 32>>(prepare, stream, a);
     }
 };
 

@@ -1,6 +1,6 @@
 // Computes attention in FP32 arithmetic, causal or not, over any number of keys: for FP32 and TF32 (operands rounded
 // where they are loaded), and for the widths and storages that the tensor-core kernels do not take. The same algorithm
-// and the same two backward passes (attention_queries.cuh, attention_dkv.cu), in fused multiply-adds.
+// and the same two backward passes (attention_queries.cuh, attention_keys.cuh), in fused multiply-adds.
 //
 // A block's 128 threads are 16 × 8: thread (ty, tx) owns rows ty + 16i and columns tx + 8j of a tile of scores, and
 // columns 4tx + 32c … 4tx + 32c + 3 of the results. Tiles lie in shared memory as FP32 rows of D + 4, so that eight
@@ -133,9 +133,18 @@ template <int D, int TR, int TC> struct fma_shared {
     static constexpr int ROWS = 16 * TR, COLUMNS = 8 * TC;
     static constexpr int R = ROWS * row_pitch(D), C = COLUMNS * row_pitch(D), P = ROWS * row_pitch(COLUMNS);
 };
+template <int PASS, bool LIMITED, int D, int TR, int TC> struct fma_pass {
+    using layout = fma_shared<D, TR, TC>;
+    static constexpr int TOTAL = 4 * ((PASS == 0 ? 1 : 2) * layout::R + 2 * layout::C + layout::P); // bytes
+    static constexpr int WITH_MASK = TOTAL + 4 * (PASS == 2 ? layout::COLUMNS * mask_words(layout::ROWS)
+                                                            : layout::ROWS * mask_words(layout::COLUMNS));
+    static constexpr int RESIDENT = 0;
+    static constexpr bool HERE = fits_here(WITH_MASK);
+    static unsigned grid(const mz_cu_attention &a) { return attention_blocks<PASS>(a, layout::ROWS); }
+};
 
 template <bool LIMITED, int D, int TR, int TC>
-__global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__ mz_cu_attention a) {
+__device__ __forceinline__ void compute(fma_pass<0, LIMITED, D, TR, TC>, const mz_cu_attention &a) {
     using layout = fma_shared<D, TR, TC>;
     constexpr int BM = layout::ROWS, BN = layout::COLUMNS;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -147,9 +156,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
     const int i0 = (blocks - 1 - static_cast<int>(blockIdx.x) % blocks) * BM;
     const attention_head s = head_of(a, head / a.heads, head % a.heads);
     const bool drop = a.p > 0;
-    dropout_rule rule = {};
-    if (drop)
-        rule = dropout_of(a);
+    const dropout_rule rule = drop ? dropout_of(a) : dropout_rule();
     load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
     const float scale = LIMITED ? scale_after(a) : a.scale, scale2 = scale * 1.44269504f; // log2 e
     float y[TR][D / 8] = {}, max[TR], sum[TR] = {};
@@ -218,7 +225,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma(const __grid_constant__
 }
 
 template <bool LIMITED, int D, int TR, int TC>
-__global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constant__ mz_cu_attention a) {
+__device__ __forceinline__ void compute(fma_pass<1, LIMITED, D, TR, TC>, const mz_cu_attention &a) {
     using layout = fma_shared<D, TR, TC>;
     constexpr int BM = layout::ROWS, BN = layout::COLUMNS;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -231,9 +238,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
     const attention_head s = head_of(a, head / a.heads, head % a.heads);
     const long long y_row = static_cast<long long>(a.heads) * a.width;
     const bool drop = a.p > 0;
-    dropout_rule rule = {};
-    if (drop)
-        rule = dropout_of(a);
+    const dropout_rule rule = drop ? dropout_of(a) : dropout_rule();
     load_rows<BM, D>(tile_q, a, a.q, s.q + i0 * a.q_row, a.q_row, a.length - i0);
     load_rows<BM, D>(tile_dy, a, a.dy, s.y + i0 * y_row, y_row, a.length - i0);
     const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
@@ -294,7 +299,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dq(const __grid_constan
 }
 
 template <bool LIMITED, int D, int TR, int TC>
-__global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_constant__ mz_cu_attention a) {
+__device__ __forceinline__ void compute(fma_pass<2, LIMITED, D, TR, TC>, const mz_cu_attention &a) {
     using layout = fma_shared<D, TR, TC>;
     constexpr int BK = layout::ROWS, BM = layout::COLUMNS;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -308,9 +313,7 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
     const long long keys = head_of(a, b, first_head).keys + j0 * a.kv_row;
     const long long y_row = static_cast<long long>(a.heads) * a.width;
     const bool drop = a.p > 0;
-    dropout_rule rule = {};
-    if (drop)
-        rule = dropout_of(a);
+    const dropout_rule rule = drop ? dropout_of(a) : dropout_rule();
     load_rows<BK, D>(tile_k, a, a.k, keys, a.kv_row, a.keys - j0);
     load_rows<BK, D>(tile_v, a, a.v, keys, a.kv_row, a.keys - j0);
     const float scale2 = (LIMITED ? scale_after(a) : a.scale) * 1.44269504f; // log2 e
@@ -370,22 +373,6 @@ __global__ void __launch_bounds__(THREADS) attention_fma_dkv(const __grid_consta
         factor[i] = drop ? rule.kept : 1.0f;
     put_rows<D, TR>(a, a.dv, keys, a.kv_row, a.keys - j0, dv, factor);
 }
-
-template <int PASS, bool LIMITED, int D, int TR, int TC> struct fma_pass {
-    using layout = fma_shared<D, TR, TC>;
-    static constexpr int TOTAL = 4 * ((PASS == 0 ? 1 : 2) * layout::R + 2 * layout::C + layout::P); // bytes
-    static constexpr int WITH_MASK = TOTAL + 4 * (PASS == 2 ? layout::COLUMNS * mask_words(layout::ROWS)
-                                                            : layout::ROWS * mask_words(layout::COLUMNS));
-    static const void *kernel() {
-        return PASS == 0   ? reinterpret_cast<const void *>(attention_fma<LIMITED, D, TR, TC>)
-               : PASS == 1 ? reinterpret_cast<const void *>(attention_fma_dq<LIMITED, D, TR, TC>)
-                           : reinterpret_cast<const void *>(attention_fma_dkv<LIMITED, D, TR, TC>);
-    }
-    static unsigned grid(const mz_cu_attention &a) {
-        return static_cast<unsigned>(((PASS == 2 ? a.keys : a.length) + layout::ROWS - 1) / layout::ROWS * a.batch *
-                                     (PASS == 2 ? a.kv_heads : a.heads));
-    }
-};
 
 template <int PASS, bool LIMITED> cudaError_t for_width(cudaStream_t stream, const mz_cu_attention &a, bool prepare) {
     // Compute capability 7.5 has 64 KiB of shared memory a block: tiles of 32 × 32, and no width above 128

@@ -10,6 +10,8 @@
 #include <cuda_fp16.h>
 #include <math.h>
 
+#include <type_traits>
+
 #include "launch.h"
 #include "philox.cuh"
 #include "ptx.cuh"
@@ -143,15 +145,6 @@ __device__ __forceinline__ void store_rows(T *to, long long stride, int count, i
     }
 }
 
-// Each of these kernels is a struct with prepare (its shared memory is more than 48 KiB) and launch.
-template <typename K> cudaError_t attention_run(bool prepare, cudaStream_t stream, const mz_cu_attention &a) {
-    if (prepare)
-        return cudaFuncSetAttribute(K::kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, K::WITH_MASK);
-    void *args[] = {const_cast<mz_cu_attention *>(&a)};
-    return cudaLaunchKernel(K::kernel(), dim3(K::grid(a)), dim3(THREADS), args,
-                            static_cast<size_t>(a.p > 0 ? K::WITH_MASK : K::TOTAL), stream);
-}
-
 // Returns whether blocks of 128 rows fill the GPU many times over; otherwise blocks of 64 balance the work better.
 inline bool attention_many_blocks(const mz_cu_attention &a, int heads) {
     return (a.length + 127) / 128 * static_cast<long long>(a.batch) * heads >= 8 * a.sms;
@@ -206,6 +199,23 @@ __device__ __forceinline__ void draw_mask(uint32_t *mask, const dropout_rule &ru
 enum { SEES_BEFORE, SEES_LIMITED, SEES_ALL };
 
 // --- tiles in shared memory ----------------------------------------------------------------------------------------
+// A pass over queries has a block for each BM of them, the last one of backward for each BM keys.
+template <int PASS> unsigned attention_blocks(const mz_cu_attention &a, int BM) {
+    return static_cast<unsigned>(((PASS == 2 ? a.keys : a.length) + BM - 1) / BM * a.batch *
+                                 (PASS == 2 ? a.kv_heads : a.heads));
+}
+
+// Code for an architecture whose cards never run a kernel is empty. On compute capability 7.5 a block has 64 KiB of
+// shared memory, and there is no BF16.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr bool BEFORE_80 = true;
+#else
+constexpr bool BEFORE_80 = false;
+#endif
+constexpr bool fits_here(int bytes) {
+    return !BEFORE_80 || bytes <= 64 << 10;
+}
+
 // Bytes of a pass: forward (0), and backward's two (1, 2). BN: keys (queries in the last pass) of a tile.
 template <int PASS, class OPERANDS, int D, int MT, int BN> struct attention_shared {
     static constexpr int BM = 16 * MT * WARPS, ELEMENT = static_cast<int>(sizeof(typename OPERANDS::element));
@@ -216,7 +226,13 @@ template <int PASS, class OPERANDS, int D, int MT, int BN> struct attention_shar
     static constexpr int TOTAL = STATS + (PASS == 0 ? 0 : PASS == 1 ? BM * 4 : 4 * BN * 4);
     static constexpr int MASK = PASS == 2 ? BN * mask_words(BM) : BM * mask_words(BN); // words
     static constexpr int WITH_MASK = TOTAL + 2 * 4 * MASK;
+    static constexpr int RESIDENT = PASS == 2 ? 2 : OPERANDS::resident(D, MT);
+    static constexpr bool HERE = OPERANDS::HERE && fits_here(WITH_MASK);
+    static unsigned grid(const mz_cu_attention &a) { return attention_blocks<PASS>(a, BM); }
 };
+// NS: columns whose scores are in registers at a time, of the last pass.
+template <int PASS, class OPERANDS, int DROP, int SEES, int D, int MT, int BN, int NS = BN>
+struct mma_pass : attention_shared<PASS, OPERANDS, D, MT, BN> {};
 
 // The two tiles of a step: where they arrive, and where they are multiplied from. By turns two places, or one from
 // which they are split to another.
@@ -244,10 +260,12 @@ template <class OPERANDS, class LAYOUT, int BN, int D> struct tile_pair {
             __syncthreads();
         }
     }
-    __device__ __forceinline__ const element *first(int stage) const {
-        return tiles + (SPLIT ? 0 : stage * 2 * OPERANDS::size(BN, D));
+    __device__ __forceinline__ const element *first(int stage, int row = 0) const {
+        return tiles + ((SPLIT ? 0 : stage * 2 * BN) + row) * OPERANDS::pitch(D);
     }
-    __device__ __forceinline__ const element *second(int stage) const { return first(stage) + OPERANDS::size(BN, D); }
+    __device__ __forceinline__ const element *second(int stage, int row = 0) const {
+        return first(stage, row) + OPERANDS::size(BN, D);
+    }
 };
 
 // Whether there is dropout: never, always, or where p is not 0.
@@ -257,7 +275,9 @@ template <int DROP> __device__ __forceinline__ bool drops(const mz_cu_attention 
 }
 
 // --- operands of 16 bits, as they are stored -----------------------------------------------------------------------
-template <typename T> struct halves {
+// SMALL: for tiles that serve 7.5 alone.
+template <typename T, bool SMALL = false> struct halves {
+    static constexpr bool HERE = BEFORE_80 ? std::is_same<T, __half>::value : !SMALL;
     typedef T element; // of tiles
     typedef T stored;
     static constexpr __host__ __device__ int pitch(int d) { return tile_pitch(d); }
@@ -394,6 +414,23 @@ template <typename T> struct halves {
         }
     }
 };
+
+// --- launching -----------------------------------------------------------------------------------------------------
+// A pass is a struct that says what is in shared memory and how large the grid is; its compute is found beside it.
+template <class PASS>
+__global__ void __launch_bounds__(THREADS, PASS::RESIDENT) attention_kernel(const __grid_constant__ mz_cu_attention a) {
+    if constexpr (PASS::HERE)
+        compute(PASS(), a);
+}
+// prepare: launches nothing, and asks for the shared memory, which is more than 48 KiB.
+template <class PASS> cudaError_t attention_run(bool prepare, cudaStream_t stream, const mz_cu_attention &a) {
+    if (prepare)
+        return cudaFuncSetAttribute(attention_kernel<PASS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    PASS::WITH_MASK);
+    const int bytes = a.p > 0 ? PASS::WITH_MASK : PASS::TOTAL;
+    attention_kernel<PASS><<<PASS::grid(a), THREADS, static_cast<size_t>(bytes), stream>>>(a);
+    return cudaGetLastError();
+}
 
 // Runs the pass RUN<T, DROP, SEES> of a call's 16-bit storage and rules.
 template <template <typename T, int DROP, int SEES> class RUN, typename T>

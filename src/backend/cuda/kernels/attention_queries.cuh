@@ -22,8 +22,7 @@ __device__ __forceinline__ void first_keys(const mz_cu_attention &a, int b, int 
 // running maximum, sum and output of each row in registers. Four warps own 16·MT rows each and share the key and value
 // tiles, of which the next is copied while one is used.
 template <class OPERANDS, int DROP, int SEES, int D, int MT, int BN>
-__global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
-    attention_forward(const __grid_constant__ mz_cu_attention a) {
+__device__ __forceinline__ void compute(mma_pass<0, OPERANDS, DROP, SEES, D, MT, BN>, const mz_cu_attention &a) {
     using layout = attention_shared<0, OPERANDS, D, MT, BN>;
     typedef typename OPERANDS::element element;
     typedef typename OPERANDS::stored stored;
@@ -43,9 +42,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     const stored *q = static_cast<const stored *>(a.q) + s.q, *k = static_cast<const stored *>(a.k) + s.keys,
                  *v = static_cast<const stored *>(a.v) + s.keys;
     const bool drop = drops<DROP>(a);
-    dropout_rule rule = {};
-    if (drop)
-        rule = dropout_of(a);
+    const dropout_rule rule = drop ? dropout_of(a) : dropout_rule();
 
     const int keys = ALL ? a.keys : a.length;
     int tile = ALL ? (keys - 1) / BN : min((i0 + BM - 1) / BN, (keys - 1) / BN);
@@ -181,11 +178,10 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
 // Scores are computed again from q, k and lse:
 //   p = exp(s - lse),  Δ = dy·y,  dS = p·(f·(dy·v) - Δ),  dq = Σ_j dS·k_j/√D        (f: dropout's factor)
 // A block walks its queries' keys as forward does: dq is summed in registers, in one fixed order. The second pass
-// (attention_dkv.cu) owns keys; the two together multiply 7 matrices where a pass that added dq in memory would 5, but
-// need no atomics, no FP32 copy of dq and no waiting between blocks.
+// (attention_keys.cuh) owns keys; the two together multiply 7 matrices where a pass that added dq in memory would 5,
+// but need no atomics, no FP32 copy of dq and no waiting between blocks.
 template <class OPERANDS, int DROP, int SEES, int D, int MT, int BN>
-__global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
-    attention_dq(const __grid_constant__ mz_cu_attention a) {
+__device__ __forceinline__ void compute(mma_pass<1, OPERANDS, DROP, SEES, D, MT, BN>, const mz_cu_attention &a) {
     using layout = attention_shared<1, OPERANDS, D, MT, BN>;
     typedef typename OPERANDS::element element;
     typedef typename OPERANDS::stored stored;
@@ -207,9 +203,7 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
                  *v = static_cast<const stored *>(a.v) + s.keys;
     const long long y_row = static_cast<long long>(a.heads) * a.width;
     const bool drop = drops<DROP>(a);
-    dropout_rule rule = {};
-    if (drop)
-        rule = dropout_of(a);
+    const dropout_rule rule = drop ? dropout_of(a) : dropout_rule();
 
     const int keys = ALL ? a.keys : a.length;
     int tile = ALL ? (keys - 1) / BN : min((i0 + BM - 1) / BN, (keys - 1) / BN);
@@ -319,20 +313,5 @@ __global__ void __launch_bounds__(THREADS, OPERANDS::resident(D, MT))
     OPERANDS::template store<D, MT>(static_cast<stored *>(a.dq) + s.q + (i0 + row0) * a.q_row, a.q_row,
                                     a.length - i0 - row0, a.width, tile_q + row0 * PITCH, dq, factor);
 }
-
-// A pass over queries, for attention_run.
-template <int PASS, class OPERANDS, int DROP, int SEES, int D, int MT, int BN>
-struct query_pass : attention_shared<PASS, OPERANDS, D, MT, BN> {
-    static const void *kernel() { // one instance, not one of each pass
-        if constexpr (PASS == 0)
-            return reinterpret_cast<const void *>(attention_forward<OPERANDS, DROP, SEES, D, MT, BN>);
-        else
-            return reinterpret_cast<const void *>(attention_dq<OPERANDS, DROP, SEES, D, MT, BN>);
-    }
-    static unsigned grid(const mz_cu_attention &a) {
-        constexpr int BM = attention_shared<PASS, OPERANDS, D, MT, BN>::BM;
-        return static_cast<unsigned>((a.length + BM - 1) / BM * a.batch * a.heads);
-    }
-};
 
 #endif

@@ -14,6 +14,16 @@
 // block splits them once into three consecutive tiles in shared memory.
 enum { OF_TF32, OF_PARTS, OF_STORED_PARTS };
 
+// Which code has kernels that take stored parts (attention_tf32.cu), and which those that do not. Portable code of
+// compute capability 9.0 has both.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
+constexpr bool STORES_PARTS = false, SPLITS_PARTS = true;
+#elif defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool STORES_PARTS = true, SPLITS_PARTS = false;
+#else
+constexpr bool STORES_PARTS = true, SPLITS_PARTS = true;
+#endif
+
 constexpr __host__ __device__ int float_pitch(int d) {
     return d + 4;
 }
@@ -241,6 +251,7 @@ template <int KIND> struct floats {
     typedef typename tile_element<KIND>::type element; // of tiles
     typedef float stored;
     static constexpr bool SPLIT = KIND == OF_STORED_PARTS;
+    static constexpr bool HERE = !BEFORE_80 && (KIND == OF_TF32 || (SPLIT ? STORES_PARTS : SPLITS_PARTS));
     static constexpr __host__ __device__ int pitch(int d) { return SPLIT ? tile_pitch(d) : float_pitch(d); }
     static constexpr __host__ __device__ int stored_pitch(int d) { return float_pitch(d); }
     static constexpr __host__ __device__ int size(int rows, int d) { return (SPLIT ? 3 : 1) * rows * pitch(d); }

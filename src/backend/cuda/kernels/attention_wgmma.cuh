@@ -32,6 +32,16 @@ constexpr __host__ __device__ int tile_bytes(int rows, int d) {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // --- products ------------------------------------------------------------------------------------------------------
+// An instruction for T, which adds to d where ADD says so.
+#define MZ_WGMMA_AS(INSTRUCTION)                                                                                       \
+    if constexpr (std::is_same<T, __nv_bfloat16>::value && ADD)                                                        \
+        INSTRUCTION("bf16.bf16", "+f", "1");                                                                           \
+    else if constexpr (std::is_same<T, __nv_bfloat16>::value)                                                          \
+        INSTRUCTION("bf16.bf16", "=f", "0");                                                                           \
+    else if constexpr (ADD)                                                                                            \
+        INSTRUCTION("f16.f16", "+f", "1");                                                                             \
+    else                                                                                                               \
+        INSTRUCTION("f16.f16", "=f", "0")
 #define MZ_WGMMA_64(TYPES, C, ADD)                                                                                     \
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPES " {" MZ_N32 "}, "                                 \
                  "{%32, %33, %34, %35}, %36, " ADD ", 1, 1, %37;"                                                      \
@@ -47,27 +57,11 @@ constexpr __host__ __device__ int tile_bytes(int rows, int d) {
 // the contiguous one.
 template <typename T, int B_TRANSPOSED, bool ADD>
 __device__ __forceinline__ void multiply_by(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
-    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    if constexpr (bf16 && ADD)
-        MZ_WGMMA_64("bf16.bf16", "+f", "1");
-    else if constexpr (bf16)
-        MZ_WGMMA_64("bf16.bf16", "=f", "0");
-    else if constexpr (ADD)
-        MZ_WGMMA_64("f16.f16", "+f", "1");
-    else
-        MZ_WGMMA_64("f16.f16", "=f", "0");
+    MZ_WGMMA_AS(MZ_WGMMA_64);
 }
 template <typename T, int B_TRANSPOSED, bool ADD>
 __device__ __forceinline__ void multiply_by(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
-    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    if constexpr (bf16 && ADD)
-        MZ_WGMMA_128("bf16.bf16", "+f", "1");
-    else if constexpr (bf16)
-        MZ_WGMMA_128("bf16.bf16", "=f", "0");
-    else if constexpr (ADD)
-        MZ_WGMMA_128("f16.f16", "+f", "1");
-    else
-        MZ_WGMMA_128("f16.f16", "=f", "0");
+    MZ_WGMMA_AS(MZ_WGMMA_128);
 }
 
 #define MZ_WGMMA_SHARED(TYPES, C, ADD)                                                                                 \
@@ -77,15 +71,7 @@ __device__ __forceinline__ void multiply_by(float (&d)[16][4], const uint32_t (&
 // d [64, 64] = a [64, 16]·b [16, 64], or += ; both in shared memory, the summed dimension contiguous.
 template <typename T, bool ADD>
 __device__ __forceinline__ void multiply_shared(float (&d)[8][4], uint64_t a, uint64_t b) {
-    constexpr bool bf16 = std::is_same<T, __nv_bfloat16>::value;
-    if constexpr (bf16 && ADD)
-        MZ_WGMMA_SHARED("bf16.bf16", "+f", "1");
-    else if constexpr (bf16)
-        MZ_WGMMA_SHARED("bf16.bf16", "=f", "0");
-    else if constexpr (ADD)
-        MZ_WGMMA_SHARED("f16.f16", "+f", "1");
-    else
-        MZ_WGMMA_SHARED("f16.f16", "=f", "0");
+    MZ_WGMMA_AS(MZ_WGMMA_SHARED);
 }
 // d = own·tileᵀ: 64 rows of a tile [rows, D] and a tile [8·N, D].
 template <typename T, int D, int N>

@@ -1,4 +1,4 @@
-// Computes attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_dkv.cu has the
+// Computes attention backward for Hopper (attention_wgmma.cuh), the second pass: dk and dv. attention_keys.cuh has the
 // formulas; scores are keys × queries here as there.
 #include "attention_wgmma.cuh"
 
