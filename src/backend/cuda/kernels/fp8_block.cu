@@ -246,16 +246,6 @@ __device__ __forceinline__ void turn_pass(bool turns, int group) {
                  : "memory");
 }
 
-// Asks for d = 64 rows of a times 128 columns of b, 128 terms.
-__device__ __forceinline__ void ask_piece(float (&d)[16][4], uint64_t a, uint64_t b) {
-    wgmma_begin();
-    wgmma_multiply_e4m3<0>(d, a, b);
-#pragma unroll
-    for (int l = 32; l < L; l += 32)
-        wgmma_multiply_e4m3<1>(d, a + (l >> 4), b + (l >> 4));
-    wgmma_commit();
-}
-
 // Scales of b are loaded before they are needed: those of tiles one piece ahead, those of a thread's columns AHEAD at a
 // time, the first of them while products run.
 enum { AHEAD = 8 };
@@ -370,8 +360,8 @@ template <bool TILES, bool LOW, bool LINES> struct block_policy : tile_policy<ST
                 if (h == 1 && !both)
                     continue;
                 turn_wait(w.turns, w.group);
-                ask_piece(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
-                          wgmma_operand(place + A_BYTES + h * (HALF * L), 0));
+                wgmma_ask_e4m3(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
+                               wgmma_operand(place + A_BYTES + h * (HALF * L), 0));
                 turn_pass(w.turns, w.group);
                 float2 right[AHEAD];
 #pragma unroll

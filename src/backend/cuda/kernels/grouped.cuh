@@ -25,7 +25,6 @@ struct mz_cu_grouped {
     bool accumulate; // dw: add to what is there
     bool parts;      // wgmma: a and b are three BF16 arrays consecutively, as mz_cu_fp32_split writes them
     bool vectors;    // FMA: rows are multiples of 16 bytes
-    int tile;        // 0: chosen by the launcher; 64 or 128
     int sms, shared_optin;
 };
 

@@ -135,7 +135,7 @@ static void launch_grouped_fma(const mz_cuda_device *cuda, const mz_call *call) 
     mz_cu_grouped g = grouped_args(cuda, call);
     g.vectors = g.a.dtype == MEZZO_F32 && g.b.dtype == MEZZO_F32 && g.n % 4 == 0 && g.k % 4 == 0 &&
                 (g.compute == MEZZO_F32 || g.compute == MEZZO_TF32);
-    const bool large = g.tile != 0 ? g.tile == 128 : grouped_tiles(g, 128) >= g.sms;
+    const bool large = grouped_tiles(g, 128) >= g.sms;
     grouped_for_op(g, [&]<int OP>() {
         return grouped_launch(large ? grouped_fma_kernel<OP, 128> : grouped_fma_kernel<OP, 64>, THREADS, 0,
                               large ? 128 : 64, cuda->stream, g, false);

@@ -68,18 +68,6 @@ __device__ __forceinline__ void keep_only(unsigned char *stage, int begin, int e
     asm volatile("bar.sync 1, %0;" ::"n"(2 * TILE) : "memory"); // both warpgroups
 }
 
-// d = 64 rows of a times 128 columns of b, 128 terms.
-template <bool WIDE> __device__ __forceinline__ void multiply_piece(float (&d)[16][4], uint64_t a, uint64_t b) {
-    wgmma_begin();
-    wgmma_multiply_e4m3<0, WIDE>(d, a, b);
-#pragma unroll
-    for (int l = 32; l < L; l += 32)
-        wgmma_multiply_e4m3<1, WIDE>(d, a + (l >> 4), b + (l >> 4));
-    wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_settle(d);
-}
-
 // A thread has columns 8·j + 2·(lane % 4), + 1 of rows lane/4 (x[j][0, 1]) and lane/4 + 8 ([2, 3]) of its warp's 16,
 // the tile's from m on. n and k are multiples of 16.
 template <bool LOW>
@@ -186,8 +174,10 @@ template <int OP, bool WIDE, bool LOW> struct grouped_fp8 : tile_policy<6> {
             const int first = l == 0 ? t.others : 0;
             if (OP != GROUPED_Y && (first > 0 || t.to - l < L)) // y's x and w end with what is summed over
                 keep_only(ring.m.shared + ring.stage() * 2 * OPERAND, first, t.to - l);
-            multiply_piece<WIDE>(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
+            wgmma_ask_e4m3<WIDE>(d, wgmma_operand(place + w.group * (GROUP_ROWS * L), 0),
                                  wgmma_operand(place + OPERAND, 0));
+            wgmma_wait<0>();
+            wgmma_settle(d);
             if ((threadIdx.x & 31) == 0)
                 barrier_arrive(ring.empty());
 #pragma unroll

@@ -195,8 +195,6 @@ cudaError_t grouped_mma_run(cudaStream_t stream, const mz_cu_grouped &g, bool pr
 // Large tiles read less, and need many results to give every multiprocessor some; they also need 80 KiB of shared
 // memory.
 inline bool grouped_large(const mz_cu_grouped &g) {
-    if (g.tile != 0)
-        return g.tile == 128;
     return g.shared_optin >= 96 << 10 && grouped_tiles(g, 128) >= g.sms;
 }
 

@@ -83,25 +83,23 @@ template <typename T> __device__ __forceinline__ uint2 narrow4(float4 x) {
 
 // Loads if a condition holds, without a branch: what can be computed meanwhile does not wait for it.
 __device__ __forceinline__ void load_if(bool condition, uint2 &to, const char *from) {
-    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %2, 0;\n@now ld.global.v2.u32 {%0, %1}, [%3];\n}"
+    asm volatile(MZ_PTX_IF(2, "ld.global.v2.u32 {%0, %1}, [%3];")
                  : "+r"(to.x), "+r"(to.y)
                  : "r"(static_cast<int>(condition)), "l"(from));
 }
 __device__ __forceinline__ void load_if(bool condition, float4 &to, const char *from) {
-    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %4, 0;\n@now ld.global.v4.f32 {%0, %1, %2, %3}, [%5];\n}"
+    asm volatile(MZ_PTX_IF(4, "ld.global.v4.f32 {%0, %1, %2, %3}, [%5];")
                  : "+f"(to.x), "+f"(to.y), "+f"(to.z), "+f"(to.w)
                  : "r"(static_cast<int>(condition)), "l"(from));
 }
 __device__ __forceinline__ void store_if(bool condition, char *to, uint2 x) {
-    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %0, 0;\n@now st.global.v2.u32 [%1], {%2, %3};\n}" ::"r"(
-                     static_cast<int>(condition)),
-                 "l"(to), "r"(x.x), "r"(x.y)
+    asm volatile(MZ_PTX_IF(0, "st.global.v2.u32 [%1], {%2, %3};")::"r"(static_cast<int>(condition)), "l"(to), "r"(x.x),
+                 "r"(x.y)
                  : "memory");
 }
 __device__ __forceinline__ void store_if(bool condition, char *to, float4 x) {
-    asm volatile("{\n.reg .pred now;\nsetp.ne.b32 now, %0, 0;\n@now st.global.v4.f32 [%1], {%2, %3, %4, %5};\n}" ::"r"(
-                     static_cast<int>(condition)),
-                 "l"(to), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+    asm volatile(MZ_PTX_IF(0, "st.global.v4.f32 [%1], {%2, %3, %4, %5};")::"r"(static_cast<int>(condition)), "l"(to),
+                 "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
                  : "memory");
 }
 

@@ -27,6 +27,17 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, uint32_t nex
            static_cast<uint64_t>(1024 >> 4) << 32 | static_cast<uint64_t>(1) << 62;
 }
 
+__device__ __forceinline__ void wgmma_begin() { // the registers are ready
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wgmma_commit() {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
 // The registers d[i] …, and their numbers in an instruction.
 #define MZ_R4(C, i) C(d[i][0]), C(d[i][1]), C(d[i][2]), C(d[i][3])
 #define MZ_R32(C, i)                                                                                                   \
@@ -70,6 +81,16 @@ __device__ __forceinline__ void wgmma_multiply_e4m3(float (&d)[16][4], uint64_t 
 #endif
 }
 
+// Asks for d = 64 rows of a times 128 columns of b, 128 terms of them.
+template <bool WIDE = false> __device__ __forceinline__ void wgmma_ask_e4m3(float (&d)[16][4], uint64_t a, uint64_t b) {
+    wgmma_begin();
+    wgmma_multiply_e4m3<0, WIDE>(d, a, b);
+#pragma unroll
+    for (int l = 32; l < 128; l += 32)
+        wgmma_multiply_e4m3<1, WIDE>(d, a + (l >> 4), b + (l >> 4));
+    wgmma_commit();
+}
+
 // After a wait: what reads d stays after it.
 __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -82,16 +103,6 @@ __device__ __forceinline__ void wgmma_settle(float (&d)[16][4]) {
 __device__ __forceinline__ void async_fence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wgmma_begin() { // the registers are ready
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void wgmma_commit() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() { // until at most PENDING groups are under way
