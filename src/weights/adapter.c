@@ -203,29 +203,25 @@ static mezzo_status check_shapes(const mz_import *in, const place *p, const mz_s
                    (long long)p->cols, (long long)p->rows, (long long)in->lora_rank);
 }
 
+MZ_FREE_AT(mz_pattern_free_at, mz_pattern, mz_pattern_free)
+MZ_FREE_AT(mz_match_room_free_at, void, mz_match_room_free)
+
 // Matches like Python's re.fullmatch.
 static mezzo_status match_whole(const char *folder, const char *pattern, const char *text, bool *matches) {
-    mezzo_status status;
-    mz_pattern *alone = NULL, *whole = NULL;
-    void *room = NULL;
+    MZ_SCOPED(mz_pattern_free_at) mz_pattern *alone = NULL, *whole = NULL;
+    MZ_SCOPED(mz_match_room_free_at) void *room = NULL;
     size_t from, to;
-    char *where = mz_format("%s/adapter_config.json: key 'target_modules'", folder);
-    char *anchored = mz_format("\\A(?:%s)\\z", pattern);
+    MZ_SCOPED(mz_free_at) char *where = mz_format("%s/adapter_config.json: key 'target_modules'", folder);
+    MZ_SCOPED(mz_free_at) char *anchored = mz_format("\\A(?:%s)\\z", pattern);
     *matches = false;
     if (where == NULL || anchored == NULL)
-        MEZZO_TRY_GOTO(status, mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
-    MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, pattern, strlen(pattern),
-                                             &alone)); // checks the whole pattern alone
-    MEZZO_TRY_GOTO(status, mz_pattern_create(where, MZ_PATTERN_PCRE2, anchored, strlen(anchored), &whole));
-    MEZZO_TRY_GOTO(status, mz_match_room(&room));
+        MEZZO_TRY(mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
+    MEZZO_TRY(mz_pattern_create(where, MZ_PATTERN_PCRE2, pattern, strlen(pattern),
+                                &alone)); // checks the whole pattern alone
+    MEZZO_TRY(mz_pattern_create(where, MZ_PATTERN_PCRE2, anchored, strlen(anchored), &whole));
+    MEZZO_TRY(mz_match_room(&room));
     mz_matches walk = mz_matches_of(whole, room, text, strlen(text));
-    status = mz_matches_next(&walk, matches, &from, &to);
-fail:
-    mz_match_room_free(room);
-    mz_pattern_free(whole);
-    mz_pattern_free(alone);
-    MZ_FREE(anchored, where);
-    return status;
+    return mz_matches_next(&walk, matches, &from, &to);
 }
 
 // Returns whether a module is targeted. A list has modules' names or their ends; a text is a pattern, or means all

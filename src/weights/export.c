@@ -338,19 +338,14 @@ static mezzo_status write_shards(const exporter *e, const char *folder, int64_t 
 }
 
 static mezzo_status write_index(const exporter *e, const char *folder, int64_t files) {
-    mezzo_status status = MEZZO_OK;
     int64_t bytes = 0;
-    json_t *map = json_object(), *index = json_object();
+    MZ_SCOPED(mz_json_free_at) json_t *map = json_object(), *index = json_object();
     if (map == NULL || index == NULL)
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_MEMORY, "no memory for the index of %s", folder));
-    MEZZO_TRY_GOTO(status, write_shards(e, folder, files, map, &bytes));
-    MEZZO_TRY_GOTO(status, mz_json_set(index, "metadata", json_pack("{sI}", "total_size", (json_int_t)bytes)));
-    MEZZO_TRY_GOTO(status, mz_json_set(index, "weight_map", json_incref(map)));
-    status = mz_json_save(mz_path_of("%s/%s.safetensors.index.json", folder, e->family->file).text, index);
-fail:
-    json_decref(map);
-    json_decref(index);
-    return status;
+        MEZZO_TRY(mz_fail(MEZZO_ERR_MEMORY, "no memory for the index of %s", folder));
+    MEZZO_TRY(write_shards(e, folder, files, map, &bytes));
+    MEZZO_TRY(mz_json_set(index, "metadata", json_pack("{sI}", "total_size", (json_int_t)bytes)));
+    MEZZO_TRY(mz_json_set(index, "weight_map", json_incref(map)));
+    return mz_json_save(mz_path_of("%s/%s.safetensors.index.json", folder, e->family->file).text, index);
 }
 
 static mezzo_status write_all(const exporter *e, const char *folder, int64_t *files) {
@@ -452,11 +447,12 @@ static mezzo_status export_gguf(exporter *e, const mezzo_export_options *o) {
 }
 
 // --- ONNX ----------------------------------------------------------------------------------------------------------
+MZ_FREE_AT(mz_device_close_at, mezzo_device, mezzo_device_close)
+
 // Exports the imported file with the checkpoint's weights, adapters added.
 static mezzo_status export_onnx(exporter *e, const mezzo_export_options *o, mezzo_export_result *result) {
-    mezzo_device *device = NULL;
-    mz_session session = {0};
-    mezzo_status status = MEZZO_OK;
+    MZ_SCOPED(mz_device_close_at) mezzo_device *device = NULL;
+    MZ_SCOPED(mz_session_close) mz_session session = {0};
     if (o->adapter || o->shard_bytes > 0 || o->gguf != NULL || o->dtype != MEZZO_F32)
         return mz_fail(MEZZO_ERR_INVALID, "export in ONNX: one file in fp32, without adapters, is what there is");
     MEZZO_TRY(check_new_file(o->out));
@@ -465,16 +461,13 @@ static mezzo_status export_onnx(exporter *e, const mezzo_export_options *o, mezz
                                         .form = {.batch = 1, .length = mz_model_sizes_of(&e->model).length},
                                         .step = {.micro_batches = 1},
                                         .size = 1};
-    MEZZO_TRY_GOTO(status, mezzo_device_open("cpu", 0, &device));
-    MEZZO_TRY_GOTO(status, mz_session_open(device, &options, MZ_SESSION_PARAMS, &session));
+    MEZZO_TRY(mezzo_device_open("cpu", 0, &device));
+    MEZZO_TRY(mz_session_open(device, &options, MZ_SESSION_PARAMS, &session));
     mezzo_checkpoint read = {.params = session.params, .ema = e->state.has_ema && !o->no_ema};
-    MEZZO_TRY_GOTO(status, mezzo_checkpoint_load(e->checkpoint, &read));
-    MEZZO_TRY_GOTO(status, e->model.maker->save(&e->model, session.params, o->evaluation, o->out));
+    MEZZO_TRY(mezzo_checkpoint_load(e->checkpoint, &read));
+    MEZZO_TRY(e->model.maker->save(&e->model, session.params, o->evaluation, o->out));
     result->tensors = mezzo_params_count(session.params);
-fail:
-    mz_session_close(&session);
-    mezzo_device_close(device);
-    return status;
+    return MEZZO_OK;
 }
 
 mezzo_status mezzo_export(const mezzo_export_options *options, mezzo_export_result *result) {

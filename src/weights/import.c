@@ -503,26 +503,20 @@ static mezzo_status name_gpt2(mezzo_tokenizer **tok) {
 
 // Opens the file's own tokenizer, which must equal a named one.
 static mezzo_status open_gguf_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
-    mezzo_tokenizer *named = NULL;
-    mezzo_status status = MEZZO_OK;
-    json_t *ids = mz_json_new();
-    MEZZO_TRY_GOTO(status, mz_gguf_read_tokenizer(in->where, in->gguf, out, ids));
+    MZ_SCOPED(mz_tokenizer_free_at) mezzo_tokenizer *named = NULL;
+    MZ_SCOPED(mz_json_free_at) json_t *ids = mz_json_new();
+    MEZZO_TRY(mz_gguf_read_tokenizer(in->where, in->gguf, out, ids));
     if (name != NULL)
-        MEZZO_TRY_GOTO(status, mz_tokenizer_named(name, &named));
+        MEZZO_TRY(mz_tokenizer_named(name, &named));
     if (*out == NULL) {
         *out = named;
         named = NULL;
     }
     if (named != NULL && !mz_tokenizer_same(named, *out))
-        MEZZO_TRY_GOTO(status, mz_fail(MEZZO_ERR_INVALID, "%s has a tokenizer of its own, which is not %s",
-                                       mz_quote(in->where).text, mz_quote(name).text));
-    MEZZO_TRY_GOTO(status, name_gpt2(out));
-    if (*out == NULL)
-        status = assume_gpt2(in, out);
-fail:
-    mezzo_tokenizer_free(named);
-    json_decref(ids);
-    return status;
+        MEZZO_TRY(mz_fail(MEZZO_ERR_INVALID, "%s has a tokenizer of its own, which is not %s", mz_quote(in->where).text,
+                          mz_quote(name).text));
+    MEZZO_TRY(name_gpt2(out));
+    return *out == NULL ? assume_gpt2(in, out) : MEZZO_OK;
 }
 
 static mezzo_status open_tokenizer(const mz_import *in, const char *name, mezzo_tokenizer **out) {
