@@ -7,21 +7,20 @@
 static mezzo_status verify_file(const char *folder, const char *file, const mz_file_mark *mark) {
     uint32_t crc = 0;
     uint64_t bytes = 0;
-    char *path = mz_format("%s/%s", folder, file);
+    MZ_SCOPED(mz_free_at) char *path = mz_format("%s/%s", folder, file);
     if (path == NULL)
         return MEZZO_ERR_MEMORY;
-    mezzo_status status = mz_file_crc32c(path, &crc, &bytes);
-    if (status == MEZZO_OK && bytes != mark->bytes)
-        status =
-            mz_fail(MEZZO_ERR_FORMAT,
-                    "%s: %llu bytes, %llu were written: the file is truncated or was changed; use another checkpoint",
-                    path, (unsigned long long)bytes, (unsigned long long)mark->bytes);
-    else if (status == MEZZO_OK && crc != mark->crc)
-        status = mz_fail(MEZZO_ERR_FORMAT,
-                         "%s: checksum %08x, %08x was written: the file is corrupted; use another checkpoint", path,
-                         crc, mark->crc);
-    mz_free(path);
-    return status;
+    MEZZO_TRY(mz_file_crc32c(path, &crc, &bytes));
+    if (bytes != mark->bytes)
+        return mz_fail(
+            MEZZO_ERR_FORMAT,
+            "%s: %llu bytes, %llu were written: the file is truncated or was changed; use another checkpoint", path,
+            (unsigned long long)bytes, (unsigned long long)mark->bytes);
+    if (crc != mark->crc)
+        return mz_fail(MEZZO_ERR_FORMAT,
+                       "%s: checksum %08x, %08x was written: the file is corrupted; use another checkpoint", path, crc,
+                       mark->crc);
+    return MEZZO_OK;
 }
 
 mezzo_status mz_checkpoint_verify(const char *path, int parts, mezzo_checkpoint *checkpoint,
@@ -55,15 +54,11 @@ static mezzo_status each_replaced(const char *folder, mezzo_status (*visit)(void
 
 static mezzo_status put_back(void *user, const char *name) {
     const char *folder = user;
-    char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "%s", folder, name);
-    char *final = mz_format("%s/%s", folder, name);
-    mezzo_status status = MEZZO_OK;
+    MZ_SCOPED(mz_free_at) char *replaced = mz_format("%s/" MZ_CHECKPOINT_REPLACED "%s", folder, name);
+    MZ_SCOPED(mz_free_at) char *final = mz_format("%s/%s", folder, name);
     if (replaced == NULL || final == NULL)
-        status = MEZZO_ERR_MEMORY;
-    else
-        status = mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
-    MZ_FREE(replaced, final);
-    return status;
+        return MEZZO_ERR_MEMORY;
+    return mz_path_exists(final) ? mz_dir_remove(replaced) : mz_dir_commit(replaced, final);
 }
 
 mezzo_status mz_checkpoint_recover(const char *folder) {

@@ -102,25 +102,24 @@ static mezzo_status refuse_class(const char *where, const char *name, const mz_c
 // --- tables --------------------------------------------------------------------------------------------------------
 static mezzo_status read_labels(const mz_csv *csv, int column, mz_classes *classes, mz_labelled *out) {
     const size_t n = mz_csv_rows(csv);
-    const char **labels;
+    MZ_SCOPED(mz_free_at) const char **labels = NULL;
     MEZZO_TRY(MZ_NEW(labels, n + 1));
     for (size_t i = 0; i < n; i++)
         labels[i] = mz_csv_cell(csv, i, (size_t)column);
-    mezzo_status status = classes->n == 0 ? collect_classes(labels, n, classes) : MEZZO_OK;
-    for (size_t i = 0, last = 0; i < n && status == MEZZO_OK; i++) {
+    MEZZO_TRY(classes->n == 0 ? collect_classes(labels, n, classes) : MEZZO_OK);
+    for (size_t i = 0, last = 0; i < n; i++) {
         char where[512];
         snprintf(where, sizeof where, "%.400s:%lld", mz_csv_where(csv), (long long)mz_csv_line(csv, i));
         const bool again = i > 0 && strcmp(labels[i], labels[last]) == 0;
         out->y[i] = again ? out->y[last] : find_class(classes, labels[i]);
         last = i;
         if (labels[i][0] == '\0')
-            status = mz_fail(MEZZO_ERR_FORMAT, "%s: column %s: no class", where,
-                             mz_quote(mz_csv_name(csv, (size_t)column)).text);
-        else if (out->y[i] < 0)
-            status = refuse_class(where, labels[i], classes);
+            return mz_fail(MEZZO_ERR_FORMAT, "%s: column %s: no class", where,
+                           mz_quote(mz_csv_name(csv, (size_t)column)).text);
+        if (out->y[i] < 0)
+            return refuse_class(where, labels[i], classes);
     }
-    mz_free(labels);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status read_numbers(const mz_csv *csv, int label, mz_labelled *out) {

@@ -56,25 +56,22 @@ static mezzo_status place_added(mz_json_reader *r, const json_t *added, entry *e
 // Adds tokens in the order of their numbers; no word becomes one of those that are set in `aside`.
 static mezzo_status add_entries(mz_json_reader *r, const entry *entries, size_t n, bool *aside) {
     mz_bpe *bpe = &r->tok->bpe;
-    mezzo_status status = MEZZO_OK;
-    char *room = NULL;
+    MZ_SCOPED(mz_free_at) char *room = NULL;
     size_t cap = 0;
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++) {
+    for (size_t i = 0; i < n; i++) {
         const char *text = entries[i].text != NULL ? entries[i].text : "";
         size_t bytes = entries[i].n;
         aside[i] = entries[i].added || bytes == 0;
         if (r->bytes && !aside[i]) {
-            status = MZ_RESERVE(room, cap, bytes);
-            const size_t made = status == MEZZO_OK ? mz_letters_to_bytes(text, bytes, room) : SIZE_MAX;
+            MEZZO_TRY(MZ_RESERVE(room, cap, bytes));
+            const size_t made = mz_letters_to_bytes(text, bytes, room);
             aside[i] = made == SIZE_MAX;
             text = aside[i] ? text : room;
             bytes = aside[i] ? bytes : made;
         }
-        if (status == MEZZO_OK)
-            status = mz_bpe_add_token(bpe, text, bytes);
+        MEZZO_TRY(mz_bpe_add_token(bpe, text, bytes));
     }
-    mz_free(room);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status fill_vocab(mz_json_reader *r, const json_t *added, size_t merges, entry *entries, size_t size) {
@@ -90,17 +87,15 @@ static mezzo_status fill_vocab(mz_json_reader *r, const json_t *added, size_t me
     MEZZO_TRY(place_added(r, added, entries, size));
     for (size_t i = 0; i < size; i++)
         n = entries[i].text != NULL ? i + 1 : n;
-    bool *aside;
+    MZ_SCOPED(mz_free_at) bool *aside = NULL;
     MEZZO_TRY(MZ_NEW(aside, n + 1));
-    mezzo_status status = add_entries(r, entries, n, aside);
-    if (status == MEZZO_OK)
-        status = mz_bpe_index(&r->tok->bpe, n, merges, aside, &twice);
-    for (size_t i = 0; i < n && status == MEZZO_OK; i++) // the order in which they are written again
+    MEZZO_TRY(add_entries(r, entries, n, aside));
+    MEZZO_TRY(mz_bpe_index(&r->tok->bpe, n, merges, aside, &twice));
+    for (size_t i = 0; i < n; i++) // the order in which they are written again
         r->tok->bpe.made[i] |= (unsigned char)(entries[i].added || entries[i].n == 0 ? MZ_BPE_ADDED
                                                : aside[i]                            ? MZ_BPE_PLAIN
                                                                                      : 0);
-    mz_free(aside);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status read_vocab(mz_json_reader *r, const json_t *model, const json_t *added, size_t merges) {

@@ -363,17 +363,16 @@ static mezzo_status symbols_pattern(const model *m, mz_text *out) {
 // Adds a split between the user's symbols, which are words themselves; with ignore_merges a word that is a piece
 // becomes that piece.
 static mezzo_status add_split(const model *m, json_t *frame) {
-    mz_text pattern = {0};
-    mezzo_status status = symbols_pattern(m, &pattern);
-    if (status == MEZZO_OK && pattern.len > 0) {
+    MZ_SCOPED(mz_text_free) mz_text pattern = {0};
+    MEZZO_TRY(symbols_pattern(m, &pattern));
+    if (pattern.len > 0) {
         json_t *split = json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", pattern.data,
                                   "behavior", "Isolated", "invert", 0);
         if (json_object_set_new(frame, "pre_tokenizer", split) != 0 ||
             json_object_set_new(json_object_get(frame, "model"), "ignore_merges", json_true()) != 0)
-            status = fail_memory();
+            return fail_memory();
     }
-    mz_text_free(&pattern);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status add_pieces(const model *m, json_t *vocab, json_t *added, json_t *rules) {

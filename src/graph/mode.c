@@ -1,4 +1,5 @@
 // Selects one of two values by the kind of program: one for programs that train, one for those that run forward only.
+#include "base/scope.h"
 #include "graph/build.h"
 
 mezzo_value mezzo_by_mode(mezzo_graph *g, mezzo_value training, mezzo_value evaluation) {
@@ -73,13 +74,12 @@ mezzo_status mz_graph_choose_mode(mezzo_graph *g, bool forward_only) {
     }
     if (g->n_outputs == 0) // a graph without outputs is only looked at, so every node stays
         return MEZZO_OK;
-    bool *read = mz_alloc(g->n_values + 1, sizeof *read), *dead = mz_alloc(g->n_nodes + 1, sizeof *dead);
-    const mezzo_status status = read && dead ? MEZZO_OK : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    if (status == MEZZO_OK) {
-        find_dead(g, read, dead);
-        note_other_mode(g, dead);
-        mz_graph_compact(g, dead);
-    }
-    MZ_FREE(read, dead);
-    return status;
+    MZ_SCOPED(mz_free_at) bool *read = mz_alloc(g->n_values + 1, sizeof *read);
+    MZ_SCOPED(mz_free_at) bool *dead = mz_alloc(g->n_nodes + 1, sizeof *dead);
+    if (!read || !dead)
+        return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
+    find_dead(g, read, dead);
+    note_other_mode(g, dead);
+    mz_graph_compact(g, dead);
+    return MEZZO_OK;
 }

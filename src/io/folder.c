@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/scope.h"
 #include "io/file.h"
 #include "io/file_ops.h"
 #include "io/quote.h"
@@ -61,25 +62,21 @@ static mezzo_status make_one_dir(const char *path) {
 mezzo_status mz_dir_create(const char *path) {
     if (path[0] == '\0')
         return mz_fail(MEZZO_ERR_INVALID, "cannot make a folder: its name is empty");
-    char *work = mz_strdup(path);
+    MZ_SCOPED(mz_free_at) char *work = mz_strdup(path);
     if (!work)
         return MEZZO_ERR_MEMORY;
     size_t n = strlen(work);
     while (n > 1 && work[n - 1] == '/')
         work[--n] = '\0';
-    mezzo_status status = MEZZO_OK;
-    for (char *p = work + 1; status == MEZZO_OK && *p; p++) {
+    for (char *p = work + 1; *p; p++) {
         if (*p != '/')
             continue;
         *p = '\0';
         if (!mz_path_is_dir(work))
-            status = make_one_dir(work);
+            MEZZO_TRY(make_one_dir(work));
         *p = '/';
     }
-    if (status == MEZZO_OK)
-        status = make_one_dir(work);
-    mz_free(work);
-    return status;
+    return make_one_dir(work);
 }
 
 static int compare_names(const void *a, const void *b) {

@@ -255,19 +255,17 @@ static mezzo_status find_tables(mz_onnx_build *build) {
 // matrix of a tied head a second time, transposed.
 static mezzo_status tie(mz_onnx_build *build, mz_onnx_value *value, mz_onnx_value *first) {
     const int64_t rows = first->dim[0], columns = first->dim[1], n = rows * columns;
-    double *a = mz_alloc((size_t)n, sizeof *a), *b = mz_alloc((size_t)n, sizeof *b);
-    mezzo_status status = a && b ? mz_onnx_floats(build->onnx, first->tensor, a) : MEZZO_ERR_MEMORY;
-    if (status == MEZZO_OK)
-        status = mz_onnx_floats(build->onnx, value->tensor, b);
-    bool same = status == MEZZO_OK, varied = false;
+    MZ_SCOPED(mz_free_at) double *a = mz_alloc((size_t)n, sizeof *a), *b = mz_alloc((size_t)n, sizeof *b);
+    MEZZO_TRY(a && b ? mz_onnx_floats(build->onnx, first->tensor, a) : MEZZO_ERR_MEMORY);
+    MEZZO_TRY(mz_onnx_floats(build->onnx, value->tensor, b));
+    bool same = true, varied = false;
     for (int64_t i = 0; i < n && same; i++) {
         same = a[i] == b[i % columns * rows + i / columns];
         varied = varied || a[i] != a[0];
     }
     if (same && varied)
         value->of = first;
-    MZ_FREE(a, b);
-    return status;
+    return MEZZO_OK;
 }
 
 static bool is_matrix(const mz_onnx_value *value) {

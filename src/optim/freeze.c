@@ -1,4 +1,5 @@
 // Freezes parameters, which are then not trained.
+#include "base/scope.h"
 #include "graph/graph.h"
 #include "mezzo/step.h"
 #include "optim/optimizer.h"
@@ -42,13 +43,12 @@ static mezzo_status mark_all(const mezzo_graph *g, const char *what, const char 
 
 // Freezes the parameters that the patterns name, or all others.
 static mezzo_status freeze(mezzo_graph *g, const char *what, const char *patterns, bool others) {
-    bool *named;
+    MZ_SCOPED(mz_free_at) bool *named = NULL;
     MEZZO_TRY(MZ_NEW(named, g->n_params + 1));
-    const mezzo_status status = mark_all(g, what, patterns, named);
-    for (size_t i = 0; i < g->n_params && status == MEZZO_OK; i++)
+    MEZZO_TRY(mark_all(g, what, patterns, named));
+    for (size_t i = 0; i < g->n_params; i++)
         g->params[i].frozen = g->params[i].frozen || named[i] != others;
-    mz_free(named);
-    return status;
+    return MEZZO_OK;
 }
 
 mezzo_status mezzo_graph_freeze(mezzo_graph *g, const char *patterns) {

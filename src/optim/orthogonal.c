@@ -1,5 +1,7 @@
 #include "optim/orthogonal.h"
 
+#include "base/scope.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -517,23 +519,18 @@ static mezzo_status stack_parts(mezzo_optimizer *opt, mz_group *group, const par
 static mezzo_status stack_group(mezzo_optimizer *opt, int g) {
     mz_group *group = &opt->groups[g];
     size_t n = 0;
-    part *parts = mz_alloc((size_t)opt->n * MZ_MAX_PARTS + 1, sizeof *parts);
+    MZ_SCOPED(mz_free_at) part *parts = mz_alloc((size_t)opt->n * MZ_MAX_PARTS + 1, sizeof *parts);
     if (parts == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = MEZZO_OK;
-    for (int i = 0; i < opt->n && status == MEZZO_OK; i++) {
+    for (int i = 0; i < opt->n; i++) {
         if (opt->group_of[i] != g)
             continue;
         const int found = parts_of(opt, i, &group->orthogonal, &parts[n]);
-        for (int k = 0; k < found && status == MEZZO_OK; k++)
-            status = check_part(&opt->params->list[opt->index[i]]);
+        MEZZO_TRY(check_part(&opt->params->list[opt->index[i]]));
         n += (size_t)found;
     }
     qsort(parts, n, sizeof *parts, by_shape);
-    if (status == MEZZO_OK)
-        status = stack_parts(opt, group, parts, n);
-    mz_free(parts);
-    return status;
+    return stack_parts(opt, group, parts, n);
 }
 
 static void free_calls(struct mz_stacks *stacks) {
@@ -775,16 +772,12 @@ static void copy_rows(const mezzo_optimizer *opt, int i, float *all, char *own, 
 static mezzo_status move_rows(const mezzo_optimizer *opt, int i, char *own, bool reads) {
     const mz_backend *b = opt->device->backend;
     const size_t bytes = (size_t)opt->stacks->row_elements * sizeof(float);
-    float *all = mz_alloc(1, bytes + 1);
+    MZ_SCOPED(mz_free_at) float *all = mz_alloc(1, bytes + 1);
     if (all == NULL)
         return mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    mezzo_status status = b->read(opt->device, all, opt->stacks->scratch, bytes);
-    if (status == MEZZO_OK)
-        copy_rows(opt, i, all, own, reads);
-    if (status == MEZZO_OK && !reads)
-        status = b->write(opt->device, opt->stacks->scratch, all, bytes);
-    mz_free(all);
-    return status;
+    MEZZO_TRY(b->read(opt->device, all, opt->stacks->scratch, bytes));
+    copy_rows(opt, i, all, own, reads);
+    return reads ? MEZZO_OK : b->write(opt->device, opt->stacks->scratch, all, bytes);
 }
 
 mezzo_status mz_optimizer_read_rows(const mezzo_optimizer *opt, int i, float *out) {

@@ -20,18 +20,17 @@ static bool is_8bit(const mz_tensor *t) {
 static mezzo_status inspect_quantized(mezzo_program *p, const mz_tensor *t, mz_inspection *out) {
     const int64_t n = mz_shape_count(&t->shape);
     const size_t bytes = mz_tensor_bytes_stored(t);
-    char *host;
+    MZ_SCOPED(mz_free_at) char *host = NULL;
     MEZZO_TRY(MZ_NEW(host, bytes + 1));
-    mezzo_status status = p->device->backend->read(p->device, host, t->data, bytes);
-    for (int64_t i = 0; i < n && status == MEZZO_OK; ++i) {
+    MEZZO_TRY(p->device->backend->read(p->device, host, t->data, bytes));
+    for (int64_t i = 0; i < n; ++i) {
         float x = 0;
-        status = mezzo_convert(host + (size_t)mz_tensor_index(t, i), t->dtype, &x, MEZZO_F32, 1);
+        MEZZO_TRY(mezzo_convert(host + (size_t)mz_tensor_index(t, i), t->dtype, &x, MEZZO_F32, 1));
         out->nans += isnan(x) != 0;
         out->infs += isinf(x) != 0;
     }
     out->inspected = n;
-    mz_free(host);
-    return status;
+    return MEZZO_OK;
 }
 
 // Counts bad numbers of up to MZ_MAX_IN float tensors, and finds the ranges of those with more than 8 bits.

@@ -200,23 +200,21 @@ static mezzo_status init_param(mezzo_params *params, const mz_param *p, uint64_t
     if (p->init.kind == MEZZO_INIT_ZERO || p->own == 0)
         return MEZZO_OK; // the device's memory is zero at first
     const int64_t end = p->first + p->own, piece = piece_of(p->own);
-    float *values = mz_alloc((size_t)piece, sizeof *values);
-    uint16_t *halves = NULL;
-    mezzo_status status =
-        values != NULL ? take_halves(p, piece, &halves) : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__);
-    for (int64_t first = p->first; first < end && status == MEZZO_OK; first += piece) {
+    MZ_SCOPED(mz_free_at) float *values = mz_alloc((size_t)piece, sizeof *values);
+    MZ_SCOPED(mz_free_at) uint16_t *halves = NULL;
+    MEZZO_TRY(values != NULL ? take_halves(p, piece, &halves)
+                             : mz_trace(MEZZO_ERR_MEMORY, __FILE__, __LINE__, __func__));
+    for (int64_t first = p->first; first < end; first += piece) {
         const int64_t count = piece_of(end - first);
         if (p->init.kind == MEZZO_INIT_CONSTANT)
             for (int64_t i = 0; i < count; ++i)
                 values[i] = p->init.a;
         else if (first == p->first || !repeats)
             draw(p, seed, first, count, values);
-        status = write_piece(params, p, first, count, values, halves);
-        if (status == MEZZO_OK)
-            status = mz_stop_check("parameters");
+        MEZZO_TRY(write_piece(params, p, first, count, values, halves));
+        MEZZO_TRY(mz_stop_check("parameters"));
     }
-    MZ_FREE(halves, values);
-    return status;
+    return MEZZO_OK;
 }
 
 // Returns the parameter that a value is; a parameter that a matmul-class op reads may need a low copy.

@@ -15,16 +15,15 @@ mezzo_status mz_stored_read(mezzo_device *device, const mz_layout *layout, const
     if (layout->width == 0 || count == 0)
         return device->backend->read(device, out, (const char *)at + (size_t)first * size, (size_t)count * size);
     size_t bytes = span_of(layout, first, count, size, &from);
-    char *span;
+    MZ_SCOPED(mz_free_at) char *span = NULL;
     MEZZO_TRY(MZ_NEW(span, bytes));
-    mezzo_status status = device->backend->read(device, span, (const char *)at + (size_t)from * size, bytes);
-    for (int64_t i = 0, n; status == MEZZO_OK && i < count; i += n) {
+    MEZZO_TRY(device->backend->read(device, span, (const char *)at + (size_t)from * size, bytes));
+    for (int64_t i = 0, n; i < count; i += n) {
         n = mz_layout_run(layout, first + i, count - i);
         memcpy((char *)out + (size_t)i * size, span + (size_t)(mz_layout_index(layout, first + i) - from) * size,
                (size_t)n * size);
     }
-    mz_free(span);
-    return status;
+    return MEZZO_OK;
 }
 
 mezzo_status mz_stored_write(mezzo_device *device, const mz_layout *layout, void *at, size_t size, int64_t first,

@@ -1,3 +1,4 @@
+#include "base/scope.h"
 #include "study/analyse/decide.h"
 #include "study/analyse/rules.h"
 
@@ -133,10 +134,9 @@ static double median_of(double *x, size_t n) {
 }
 
 static mezzo_status add_cells(const mz_pair *pairs, size_t n, mz_rules *out) {
-    double *x;
+    MZ_SCOPED(mz_free_at) double *x = NULL;
     MEZZO_TRY(MZ_NEW(x, n));
-    mezzo_status status = MEZZO_OK;
-    for (size_t from = 0, to; from < n && status == MEZZO_OK; from = to) {
+    for (size_t from = 0, to; from < n; from = to) {
         mz_rule_cell cell = {.d_model = pairs[from].key.d_model, .tokens = pairs[from].tokens};
         for (to = from; to < n && pairs[to].tokens == cell.tokens; to++) {
             x[cell.n++] = pairs[to].speedup;
@@ -146,12 +146,10 @@ static mezzo_status add_cells(const mz_pair *pairs, size_t n, mz_rules *out) {
         for (size_t i = from; i < to; i++)
             x[i - from] = pairs[i].mem_saving_pct;
         cell.mem_saving_pct = median_of(x, to - from);
-        status = MZ_RESERVE(out->cells, out->cap_cells, out->n_cells + 1);
-        if (status == MEZZO_OK)
-            out->cells[out->n_cells++] = cell;
+        MEZZO_TRY(MZ_RESERVE(out->cells, out->cap_cells, out->n_cells + 1));
+        out->cells[out->n_cells++] = cell;
     }
-    mz_free(x);
-    return status;
+    return MEZZO_OK;
 }
 
 static mezzo_status fit_sorted(const mz_pair *pairs, size_t n, mz_rules *out) {

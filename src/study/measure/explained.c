@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/scope.h"
 #include "runtime/passes.h"
 
 // --- the graph ------------------------------------------------------------------------------------
@@ -137,18 +138,16 @@ static mezzo_status sort_by_op(const mz_explained *t, mz_explained_row ***out) {
 }
 
 mezzo_status mz_explained_mark_fused(mz_explained *plain, const mz_explained *fused) {
-    mz_explained_row **all = NULL, **left = NULL;
-    mezzo_status status = sort_by_op(plain, &all);
-    if (status == MEZZO_OK)
-        status = sort_by_op(fused, &left);
-    for (size_t i = 0, k = 0; status == MEZZO_OK && i < plain->n;) {
+    MZ_SCOPED(mz_free_at) mz_explained_row **all = NULL, **left = NULL;
+    MEZZO_TRY(sort_by_op(plain, &all));
+    MEZZO_TRY(sort_by_op(fused, &left));
+    for (size_t i = 0, k = 0; i < plain->n;) {
         const int order = k < fused->n ? compare_ops(all[i], left[k]) : -1;
         if (order <= 0)
             all[i++]->fused = order == 0 ? mezzo_dtype_name(left[k]->is.storage) : "folded";
         k += order >= 0;
     }
-    MZ_FREE(all, left);
-    return status;
+    return MEZZO_OK;
 }
 
 // --- two precisions side by side -----------------------------------------------------------------
