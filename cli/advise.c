@@ -13,22 +13,22 @@ typedef struct advised { // the chosen rules and their result
     const char *rules, *source;
 } advised;
 
-static const cli_field fields[] = {
-    {CLI_FIELD(advised, is.precision), "precision"},
-    {CLI_FIELD(advised, is.tokens), "tokens_per_step"},
-    {CLI_FIELD(advised, is.reason), "reason"},
-    {CLI_FIELD(advised, rules), "rules"},
-    {CLI_FIELD(advised, source), "source"},
-    {CLI_FIELD(advised, is.confidence), "confidence"},
-    {CLI_FIELD(advised, is.interval.low), "confidence_low"},
-    {CLI_FIELD(advised, is.interval.high), "confidence_high"},
-    {CLI_FIELD(advised, is.pairs), "pairs"},
-    {CLI_FIELD(advised, is.warning), "warning", .flags = CLI_NULL},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(advised, is.precision), "precision"},
+    {MZ_FIELD(advised, is.tokens), "tokens_per_step"},
+    {MZ_FIELD(advised, is.reason), "reason"},
+    {MZ_FIELD(advised, rules), "rules"},
+    {MZ_FIELD(advised, source), "source"},
+    {MZ_FIELD(advised, is.confidence), "confidence"},
+    {MZ_FIELD(advised, is.interval.low), "confidence_low"},
+    {MZ_FIELD(advised, is.interval.high), "confidence_high"},
+    {MZ_FIELD(advised, is.pairs), "pairs"},
+    {MZ_FIELD(advised, is.warning), "warning", .flags = MZ_NULL},
 };
 
 static void print_named(const char *precision, const char *reason) {
     printf("%s\nreason      ", precision);
-    cli_wrap_line(reason, 12, 12);
+    cli_wrap(reason, 12, 12, MZ_TEXT_COLUMNS);
 }
 
 static void print_text(const mz_rules *rules, const mz_advice *a) {
@@ -71,7 +71,7 @@ static int from_rules(const char *path, const mezzo_model_config *model) {
     CLI_DO(mz_rules_load(path, &rules));
     CLI_DO(mz_rules_advise(&rules, shape[0], shape[1], shape[2], &advice));
     if (cli_has("json"))
-        return cli_json_print(CLI_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
+        return cli_json_print(MZ_OBJECT(fields, (&(advised){advice, rules.name, rules.source})));
     print_text(&rules, &advice);
     return CLI_DONE;
 }

@@ -16,7 +16,7 @@ static void show_candidate(void *user, const mz_candidate *c) {
 static void show_run(void *user, const mz_verify_progress *p) {
     (void)user;
     cli_progress_line(p->step == p->steps, "comparing: seed %d, at most %d  step %lld/%lld  %s", p->seed, p->seeds,
-                      (long long)p->step, (long long)p->steps, cli_duration(p->seconds).text);
+                      (long long)p->step, (long long)p->steps, mz_duration_text(p->seconds).text);
 }
 
 static int tell(const mz_advised *a, const char *folder) {
@@ -30,7 +30,7 @@ static int tell(const mz_advised *a, const char *folder) {
         return cli_json_print(json_incref(json));
     mz_text_addf(&t, "\n");
     mz_advised_text(a, &t);
-    mz_text_addf(&t, "\nwritten to %s: advise.html, advise.json\n", cli_show(folder).text);
+    mz_text_addf(&t, "\nwritten to %s: advise.html, advise.json\n", mz_show(folder).text);
     if (t.status == MEZZO_OK)
         cli_tell("%s\n", a->verdict);
     return cli_print_made(&t);

@@ -43,34 +43,34 @@ static void warn(const mz_study *s) {
                 mz_quote(s->others).text);
 }
 
-static const cli_field crossing_fields[] = {
-    {CLI_FIELD(mz_crossing, tokens), "tokens_per_step"},
-    {CLI_FIELD(mz_crossing, up), "direction", .words = {"down", "up"}},
-    {CLI_FIELD(mz_crossing, interval.low), "low"},
-    {CLI_FIELD(mz_crossing, interval.high), "high"},
+static const mz_row_field crossing_fields[] = {
+    {MZ_FIELD(mz_crossing, tokens), "tokens_per_step"},
+    {MZ_FIELD(mz_crossing, up), "direction", .words = {"down", "up"}},
+    {MZ_FIELD(mz_crossing, interval.low), "low"},
+    {MZ_FIELD(mz_crossing, interval.high), "high"},
 };
-static const cli_field study_fields[] = {
-    {CLI_FIELD(mz_study, n_pairs), "pairs"},
-    {CLI_FIELD(mz_study, n_unequal), "unequal_pairs"},
-    {CLI_FIELD(mz_study, n_alone), "rows_without_partner"},
+static const mz_row_field study_fields[] = {
+    {MZ_FIELD(mz_study, n_pairs), "pairs"},
+    {MZ_FIELD(mz_study, n_unequal), "unequal_pairs"},
+    {MZ_FIELD(mz_study, n_alone), "rows_without_partner"},
 };
-static const cli_field analysis_fields[] = {
-    {CLI_FIELD(mz_analysis, sign.wins), "wins"},          {CLI_FIELD(mz_analysis, speedup.median), "median_speedup"},
-    {CLI_FIELD(mz_analysis, speedup.min), "min_speedup"}, {CLI_FIELD(mz_analysis, speedup.max), "max_speedup"},
-    {CLI_FIELD(mz_analysis, sign.p), "sign_test_p"},
+static const mz_row_field analysis_fields[] = {
+    {MZ_FIELD(mz_analysis, sign.wins), "wins"},          {MZ_FIELD(mz_analysis, speedup.median), "median_speedup"},
+    {MZ_FIELD(mz_analysis, speedup.min), "min_speedup"}, {MZ_FIELD(mz_analysis, speedup.max), "max_speedup"},
+    {MZ_FIELD(mz_analysis, sign.p), "sign_test_p"},
 };
 
 static int print_json(const mz_analysis *a, const outcome *out) {
     json_t *o = json_object(), *crossings = json_array();
-    json_object_set_new(o, "folder", cli_json_text(out->folder));
-    cli_fields_json(study_fields, MZ_COUNT(study_fields), a->study, NULL, o);
-    cli_fields_json(analysis_fields, MZ_COUNT(analysis_fields), a, NULL, o);
+    json_object_set_new(o, "folder", mz_json_text(out->folder));
+    mz_fields_json(study_fields, MZ_COUNT(study_fields), a->study, NULL, o);
+    mz_fields_json(analysis_fields, MZ_COUNT(analysis_fields), a, NULL, o);
     for (size_t i = 0; i < a->n_curves; i++)
         for (int k = 0; k < a->curves[i].n_crossings; k++) {
             json_t *one = json_object();
             json_object_set_new(one, "d_model", json_integer(a->curves[i].d_model));
-            json_array_append_new(crossings, cli_fields_json(crossing_fields, MZ_COUNT(crossing_fields),
-                                                             &a->curves[i].crossings[k], NULL, one));
+            json_array_append_new(crossings, mz_fields_json(crossing_fields, MZ_COUNT(crossing_fields),
+                                                            &a->curves[i].crossings[k], NULL, one));
         }
     json_object_set_new(o, "crossings", crossings);
     json_object_set_new(o, "figures", json_integer(out->drawn));
@@ -88,8 +88,8 @@ static int print_text(const mz_analysis *a, const outcome *out) {
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(outcome, draws), "draws", 100, 1000000, 2000},
-    {CLI_FIELD(outcome, seed), "seed", 0, 0x1p63, 1},
+    {MZ_FIELD(outcome, draws), "draws", 100, 1000000, 2000},
+    {MZ_FIELD(outcome, seed), "seed", 0, 0x1p63, 1},
 };
 
 int cli_analyze(void) {

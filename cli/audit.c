@@ -2,36 +2,36 @@
 #include "cli.h"
 #include "train/audit.h"
 
-static const cli_field interval_fields[] = {
-    {CLI_FIELD(mz_run_interval, from), "from", "from", "%.0f"},
-    {CLI_FIELD(mz_run_interval, to), "to", "to", "%.0f"},
-    {CLI_FIELD(mz_run_interval, word), "verdict", "verdict"},
-    {CLI_FIELD(mz_run_interval, confirmed), "confirmed_to", "confirmed to", "%.0f"},
-    {CLI_FIELD(mz_run_interval, records), "records", "records", "%.0f"},
-    {CLI_FIELD(mz_run_interval, values), "values", "values", "%.0f"},
-    {CLI_FIELD(mz_run_interval, tensors), "tensors", "tensors", "%.0f"},
-    {CLI_FIELD(mz_run_interval, differing), "differing", "differing", "%.0f"},
-    {CLI_FIELD(mz_run_interval, exact), "exact"},
-    {CLI_FIELD(mz_run_interval, losses), "losses"},
-    {CLI_FIELD(mz_run_interval, difference), "loss_difference"},
-    {CLI_FIELD(mz_run_interval, bound), "loss_bound"},
+static const mz_row_field interval_fields[] = {
+    {MZ_FIELD(mz_run_interval, from), "from", "from", "%.0f"},
+    {MZ_FIELD(mz_run_interval, to), "to", "to", "%.0f"},
+    {MZ_FIELD(mz_run_interval, word), "verdict", "verdict"},
+    {MZ_FIELD(mz_run_interval, confirmed), "confirmed_to", "confirmed to", "%.0f"},
+    {MZ_FIELD(mz_run_interval, records), "records", "records", "%.0f"},
+    {MZ_FIELD(mz_run_interval, values), "values", "values", "%.0f"},
+    {MZ_FIELD(mz_run_interval, tensors), "tensors", "tensors", "%.0f"},
+    {MZ_FIELD(mz_run_interval, differing), "differing", "differing", "%.0f"},
+    {MZ_FIELD(mz_run_interval, exact), "exact"},
+    {MZ_FIELD(mz_run_interval, losses), "losses"},
+    {MZ_FIELD(mz_run_interval, difference), "loss_difference"},
+    {MZ_FIELD(mz_run_interval, bound), "loss_bound"},
 };
 
-static const cli_field finding_fields[] = {
-    {CLI_FIELD(mz_run_finding, kind), "kind"},   {CLI_FIELD(mz_run_finding, missing), "missing"},
-    {CLI_FIELD(mz_run_finding, from), "from"},   {CLI_FIELD(mz_run_finding, to), "to"},
-    {CLI_FIELD(mz_run_finding, step), "step"},   {CLI_FIELD(mz_run_finding, place), "place"},
-    {CLI_FIELD(mz_run_finding, saved), "saved"}, {CLI_FIELD(mz_run_finding, here), "computed"},
-    {CLI_FIELD(mz_run_finding, text), "text"},
+static const mz_row_field finding_fields[] = {
+    {MZ_FIELD(mz_run_finding, kind), "kind"},   {MZ_FIELD(mz_run_finding, missing), "missing"},
+    {MZ_FIELD(mz_run_finding, from), "from"},   {MZ_FIELD(mz_run_finding, to), "to"},
+    {MZ_FIELD(mz_run_finding, step), "step"},   {MZ_FIELD(mz_run_finding, place), "place"},
+    {MZ_FIELD(mz_run_finding, saved), "saved"}, {MZ_FIELD(mz_run_finding, here), "computed"},
+    {MZ_FIELD(mz_run_finding, text), "text"},
 };
 
-static const cli_field fields[] = {
-    {CLI_FIELD(mz_run_audit, word), "verdict"},
-    {CLI_FIELD(mz_run_audit, device), "device"},
-    {CLI_FIELD(mz_run_audit, run_device), "run_device", .flags = CLI_NULL},
-    {CLI_FIELD(mz_run_audit, ranks), "ranks"},
-    {CLI_FIELD(mz_run_audit, run_ranks), "run_ranks", .flags = CLI_NULL},
-    {CLI_FIELD(mz_run_audit, checkpoints), "checkpoints"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mz_run_audit, word), "verdict"},
+    {MZ_FIELD(mz_run_audit, device), "device"},
+    {MZ_FIELD(mz_run_audit, run_device), "run_device", .flags = MZ_NULL},
+    {MZ_FIELD(mz_run_audit, ranks), "ranks"},
+    {MZ_FIELD(mz_run_audit, run_ranks), "run_ranks", .flags = MZ_NULL},
+    {MZ_FIELD(mz_run_audit, checkpoints), "checkpoints"},
 };
 
 static const char *const sentences[] = {
@@ -55,9 +55,9 @@ static void print_text(const mz_run_audit *r) {
 }
 
 static int print_json(const mz_run_audit *r) {
-    json_t *o = CLI_OBJECT(fields, r);
-    json_object_set_new(o, "intervals", CLI_LIST(interval_fields, r->intervals, (size_t)r->n_intervals));
-    json_object_set_new(o, "findings", CLI_LIST(finding_fields, r->findings, (size_t)r->n_findings));
+    json_t *o = MZ_OBJECT(fields, r);
+    json_object_set_new(o, "intervals", MZ_LIST(interval_fields, r->intervals, (size_t)r->n_intervals));
+    json_object_set_new(o, "findings", MZ_LIST(finding_fields, r->findings, (size_t)r->n_findings));
     return cli_json_print(o);
 }
 
@@ -66,8 +66,8 @@ static int code_of(mz_audit_verdict verdict) {
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mz_run_audit_options, intervals), "intervals", 0, 1 << 20, 1},
-    {CLI_FIELD(mz_run_audit_options, threads), "threads", 0, 4096, 0},
+    {MZ_FIELD(mz_run_audit_options, intervals), "intervals", 0, 1 << 20, 1},
+    {MZ_FIELD(mz_run_audit_options, threads), "threads", 0, 4096, 0},
 };
 
 static void free_audit(mz_run_audit **r) {

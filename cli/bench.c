@@ -98,7 +98,7 @@ static int parse_cases(mz_bench_case **cases, int *n) {
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mz_bench_options, rounds), "rounds", 0, 101, 0},
+    {MZ_FIELD(mz_bench_options, rounds), "rounds", 0, 101, 0},
 };
 
 // --- output --------------------------------------------------------------------------------------------------------
@@ -128,19 +128,19 @@ static line line_of(const mz_bench_row *row) {
     return l;
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(line, op), "op"},
-    {CLI_FIELD(line, shape), "shape"},
-    {CLI_FIELD(line, model), "model"},
-    {CLI_FIELD(line, is.precision), "precision"},
-    {CLI_FIELD(line, is.kernel), "kernel"},
-    {CLI_FIELD(line, is.rounds), "rounds"},
-    {CLI_FIELD(line, is.median), "median_ms", .factor = 1e3},
-    {CLI_FIELD(line, is.best), "best_ms", .factor = 1e3},
-    {CLI_FIELD(line, is.rate), "rate", .factor = 1e-9},
-    {CLI_FIELD(line, unit), "unit"},
-    {CLI_FIELD(line, is.peak), "peak", .factor = 1e-9},
-    {CLI_FIELD(line, of_peak), "of_peak"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(line, op), "op"},
+    {MZ_FIELD(line, shape), "shape"},
+    {MZ_FIELD(line, model), "model"},
+    {MZ_FIELD(line, is.precision), "precision"},
+    {MZ_FIELD(line, is.kernel), "kernel"},
+    {MZ_FIELD(line, is.rounds), "rounds"},
+    {MZ_FIELD(line, is.median), "median_ms", .factor = 1e3},
+    {MZ_FIELD(line, is.best), "best_ms", .factor = 1e3},
+    {MZ_FIELD(line, is.rate), "rate", .factor = 1e-9},
+    {MZ_FIELD(line, unit), "unit"},
+    {MZ_FIELD(line, is.peak), "peak", .factor = 1e-9},
+    {MZ_FIELD(line, of_peak), "of_peak"},
 };
 
 static void table_row(told *t, const line *l) {
@@ -159,7 +159,7 @@ static void tell_row(void *user, const mz_bench_row *row) {
     mz_bench_kernel_line(&t->context, row, &text);
     cli_csv_add(&text);
     if (t->rows != NULL)
-        json_array_append_new(t->rows, CLI_OBJECT(fields, &l));
+        json_array_append_new(t->rows, MZ_OBJECT(fields, &l));
     else
         table_row(t, &l);
 }
@@ -185,7 +185,7 @@ static int print_json(const told *t) {
     int n = mz_precision_common(all);
     for (int i = 0; i < n; i++)
         json_object_set_new(peaks, mezzo_precision_name(all[i]), mz_json_number(peak_of(t, all[i])));
-    return cli_json_print(json_pack("{so si so so sO}", "device", cli_json_text(t->device.description), "threads",
+    return cli_json_print(json_pack("{so si so so sO}", "device", mz_json_text(t->device.description), "threads",
                                     t->device.threads, "peak_gflops", peaks, "copy_gb_per_second",
                                     mz_json_number(1e-9 * t->peaks.copy), "kernels", t->rows));
 }

@@ -80,17 +80,17 @@ static int parse_phases(models *m) {
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mz_bench_plan, context), "context-length", 1, 1 << 20, 512},
-    {CLI_FIELD(mz_bench_plan, batch), "batch-size", 1, 1 << 20, 4},
-    {CLI_FIELD(mz_bench_plan, repeats.warmup), "warmup", 0, 10000, 5},
-    {CLI_FIELD(mz_bench_plan, repeats.iters), "iters", 1, MZ_REPEATS_MAX, 10},
-    {CLI_FIELD(mz_bench_plan, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
+    {MZ_FIELD(mz_bench_plan, context), "context-length", 1, 1 << 20, 512},
+    {MZ_FIELD(mz_bench_plan, batch), "batch-size", 1, 1 << 20, 4},
+    {MZ_FIELD(mz_bench_plan, repeats.warmup), "warmup", 0, 10000, 5},
+    {MZ_FIELD(mz_bench_plan, repeats.iters), "iters", 1, MZ_REPEATS_MAX, 10},
+    {MZ_FIELD(mz_bench_plan, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
 };
 
 // Reports the size that is measured now, since it takes minutes and its rows are printed once it is done.
 static void tell(void *user, const char *size, mezzo_precision precision) {
     const models *m = user;
-    fprintf(stderr, "mezzo: size %d of %d, %s: timing %s\n", m->n_rows + 1, m->n_sizes, cli_show(size).text,
+    fprintf(stderr, "mezzo: size %d of %d, %s: timing %s\n", m->n_rows + 1, m->n_sizes, mz_show(size).text,
             mezzo_precision_name(precision));
 }
 
@@ -104,7 +104,7 @@ static int parse(models *m) {
     const char *optimizer = cli_text("optimizer", mz_kinds[MEZZO_ADAMW].name);
     const int kind = mz_kind_find(optimizer);
     if (kind < 0)
-        return cli_wrong("--optimizer %s: use one of %s", cli_show(optimizer).text, MZ_KIND_NAMES);
+        return cli_wrong("--optimizer %s: use one of %s", mz_show(optimizer).text, MZ_KIND_NAMES);
     p->optimizer = (mezzo_optimizer_kind)kind;
     p->repeats.stop = cli_interrupts(NULL);
     p->seed = 1;
@@ -115,8 +115,8 @@ static int parse(models *m) {
 }
 
 // --- output --------------------------------------------------------------------------------------------------------
-static cli_short shown(double x) {
-    cli_short out;
+static mz_short shown(double x) {
+    mz_short out;
     snprintf(out.text, sizeof out.text, isnan(x) ? "-" : "%.2f", x);
     return out;
 }
@@ -130,7 +130,7 @@ static void print_row(const models *m, const mz_bench_result *r) {
         double speedup = m->plan.step ? base->step.mean / c->step.mean : base->total / c->total;
         printf("%-10s %9.1f %-5s %12s %12s %12s %10s %8s %9.0f %6s  %s\n", i == 0 ? r->size : "", r->params_m,
                mezzo_precision_name(m->plan.precisions[i]), shown(c->forward.mean).text, shown(c->backward.mean).text,
-               shown(c->step.mean).text, cli_count(c->tokens_per_second).text, shown(speedup).text, c->memory_mb,
+               shown(c->step.mean).text, mz_count_text(c->tokens_per_second).text, shown(speedup).text, c->memory_mb,
                shown(100 * c->mfu).text, c->note);
     }
     fflush(stdout);
@@ -140,11 +140,11 @@ static json_t *time_json(const mz_bench_time *t) {
     return json_pack("{so so}", "ms", mz_json_number(t->mean), "std", mz_json_number(t->deviation));
 }
 
-static const cli_field cell_fields[] = {
-    {CLI_FIELD(mz_bench_cell, tokens_per_second), "tokens_per_second"},
-    {CLI_FIELD(mz_bench_cell, mfu), "mfu"},
-    {CLI_FIELD(mz_bench_cell, memory_mb), "memory_mb"},
-    {CLI_FIELD(mz_bench_cell, note), "note"},
+static const mz_row_field cell_fields[] = {
+    {MZ_FIELD(mz_bench_cell, tokens_per_second), "tokens_per_second"},
+    {MZ_FIELD(mz_bench_cell, mfu), "mfu"},
+    {MZ_FIELD(mz_bench_cell, memory_mb), "memory_mb"},
+    {MZ_FIELD(mz_bench_cell, note), "note"},
 };
 
 static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
@@ -156,10 +156,10 @@ static json_t *row_json(const mz_bench_plan *plan, const mz_bench_result *r) {
                       time_json(&c->forward), "backward", time_json(&c->backward), "step", time_json(&c->step),
                       "total_ms", mz_json_number(c->total), "total_speedup", mz_json_number(base->total / c->total),
                       "step_speedup", mz_json_number(base->step.mean / c->step.mean));
-        cli_fields_json(cell_fields, MZ_COUNT(cell_fields), c, NULL, x);
+        mz_fields_json(cell_fields, MZ_COUNT(cell_fields), c, NULL, x);
         json_object_set_new(cells, mezzo_precision_name(plan->precisions[i]), x);
     }
-    return json_pack("{so so so}", "model_size", cli_json_text(r->size), "num_params_M", mz_json_number(r->params_m),
+    return json_pack("{so so so}", "model_size", mz_json_text(r->size), "num_params_M", mz_json_number(r->params_m),
                      "precisions", cells);
 }
 
@@ -167,10 +167,9 @@ static int print_json(const models *m) {
     json_t *rows = json_array();
     for (int i = 0; i < m->n_rows; i++)
         json_array_append_new(rows, row_json(&m->plan, &m->rows[i]));
-    return cli_json_print(json_pack("{so sI sI ss so}", "device", cli_json_text(m->device.description),
-                                    "context_length", (json_int_t)m->plan.context, "batch_size",
-                                    (json_int_t)m->plan.batch, "optimizer", mz_kinds[m->plan.optimizer].name, "models",
-                                    rows));
+    return cli_json_print(json_pack("{so sI sI ss so}", "device", mz_json_text(m->device.description), "context_length",
+                                    (json_int_t)m->plan.context, "batch_size", (json_int_t)m->plan.batch, "optimizer",
+                                    mz_kinds[m->plan.optimizer].name, "models", rows));
 }
 
 // Draws the chart beside the CSV, under its name.

@@ -56,7 +56,7 @@ static int save(talk *t, const char *path) {
     if (path[0] == '\0')
         return cli_wrong("/save needs a file: /save FILE.jsonl");
     CLI_DO(mezzo_chat_save(t->chat, path));
-    fprintf(stderr, "wrote %s\n", cli_show(path).text);
+    fprintf(stderr, "wrote %s\n", mz_show(path).text);
     return CLI_DONE;
 }
 
@@ -86,7 +86,7 @@ static int obey(talk *t, const char *line, bool *leave) {
         return t->typed != NULL ? reset(t, t->typed) : cli_error(MEZZO_ERR_MEMORY);
     } else
         return cli_wrong("there is no command %.*s: /help lists them, and //… is a message", (int)(n < 40 ? n : 40),
-                         cli_show(line).text);
+                         mz_show(line).text);
     return CLI_DONE;
 }
 

@@ -32,10 +32,10 @@ mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_
     return mz_choose(r->device, &o, out);
 }
 
-static const cli_field choice_fields[] = {
-    {CLI_FIELD(mz_choice, precision), "precision"},
-    {CLI_FIELD(mz_choice, reason), "reason"},
-    {CLI_FIELD(mz_choice, speedup), "speedup_over_fp32"},
+static const mz_row_field choice_fields[] = {
+    {MZ_FIELD(mz_choice, precision), "precision"},
+    {MZ_FIELD(mz_choice, reason), "reason"},
+    {MZ_FIELD(mz_choice, speedup), "speedup_over_fp32"},
 };
 
 static const char *loss_text(const void *row, char *buf, size_t size) {
@@ -44,25 +44,24 @@ static const char *loss_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const cli_field candidate_fields[] = {
-    {CLI_FIELD(mz_candidate, precision), "precision", "precision"},
-    {CLI_FIELD(mz_candidate, step_seconds), "step_ms", "ms/step", "%.3f", .flags = CLI_DASH, .factor = 1e3},
-    {CLI_FIELD(mz_candidate, tokens_per_second), "tokens_per_second", "*/s", "count", .flags = CLI_DASH},
-    {CLI_FIELD(mz_candidate, memory), "memory_bytes", "memory", "mib", .legend = "of a training step. M: MiB, G: GiB"},
-    {CLI_FIELD(mz_candidate, loss), "loss", "loss", .text = loss_text, .legend = "after the timed steps"},
-    {CLI_FIELD(mz_candidate, gradient_error), "gradient_error"},
-    {CLI_FIELD(mz_candidate, passed), "passed"},
-    {CLI_FIELD(mz_candidate, note), "note", ""},
+static const mz_row_field candidate_fields[] = {
+    {MZ_FIELD(mz_candidate, precision), "precision", "precision"},
+    {MZ_FIELD(mz_candidate, step_seconds), "step_ms", "ms/step", "%.3f", .flags = MZ_DASH, .factor = 1e3},
+    {MZ_FIELD(mz_candidate, tokens_per_second), "tokens_per_second", "*/s", "count", .flags = MZ_DASH},
+    {MZ_FIELD(mz_candidate, memory), "memory_bytes", "memory", "mib", .legend = "of a training step. M: MiB, G: GiB"},
+    {MZ_FIELD(mz_candidate, loss), "loss", "loss", .text = loss_text, .legend = "after the timed steps"},
+    {MZ_FIELD(mz_candidate, gradient_error), "gradient_error"},
+    {MZ_FIELD(mz_candidate, passed), "passed"},
+    {MZ_FIELD(mz_candidate, note), "note", ""},
 };
 
 void cli_choice_table(const mz_choice *c, const char *unit) {
-    cli_fields_table(candidate_fields, MZ_COUNT(candidate_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n,
-                     unit);
+    cli_table(candidate_fields, MZ_COUNT(candidate_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n, unit);
 }
 
 json_t *cli_choice_json(const mz_choice *c) {
-    json_t *o = cli_fields_json(choice_fields, MZ_COUNT(choice_fields), c, NULL, NULL);
-    json_object_set_new(o, "candidates", CLI_LIST(candidate_fields, c->candidates, (size_t)c->n));
+    json_t *o = mz_fields_json(choice_fields, MZ_COUNT(choice_fields), c, NULL, NULL);
+    json_object_set_new(o, "candidates", MZ_LIST(candidate_fields, c->candidates, (size_t)c->n));
     return o;
 }
 

@@ -5,10 +5,8 @@
 #include <signal.h>
 #include <stdarg.h>
 
-#include <jansson.h>
-
 #include "base/scope.h"
-#include "fields.h"
+#include "io/fields.h"
 #include "mezzo/train.h"
 
 enum {
@@ -109,10 +107,10 @@ const char *cli_out_file(const char *name, const char *initial);
 // range.
 int cli_integer(const char *name, int64_t least, int64_t most, int64_t initial, int64_t *out);
 int cli_number(const char *name, double least, double most, double initial, double *out);
-// Describes several numbers at once, for a struct's members (fields.h has CLI_FIELD), in the table's order; the first
+// Describes several numbers at once, for a struct's members (io/fields.h has MZ_FIELD), in the table's order; the first
 // wrong one ends parsing. A factor multiplies the number, as in memory in GiB.
 typedef struct cli_range {
-    enum cli_kind kind; // CLI_F64, CLI_I64, CLI_U64 or CLI_I32
+    enum mz_field_kind kind; // MZ_FIELD_F64, MZ_FIELD_I64, MZ_FIELD_U64 or MZ_FIELD_I32
     size_t offset;
     const char *name;
     double least, most, initial, factor;
@@ -187,33 +185,24 @@ _Noreturn void cli_leave(int code); // ends the process with this exit code
 bool cli_guard_exit(void);          // a library that calls exit(1) then ends the command with CLI_FAILED
 
 // --- texts (text.c) ------------------------------------------------------------------------------------------------
-enum { CLI_COLUMNS = 80 };                          // width of output that is no terminal
-int cli_terminal_columns(FILE *to);                 // width of `to`, or CLI_COLUMNS
-int cli_columns_of(const char *text, size_t bytes); // number of UTF-8 characters
-// Prints words from column `at` on, at most up to column `most`, with later lines indented. A line end after a sentence
-// stays, others become blanks.
+int cli_terminal_columns(FILE *to); // width of `to`, or MZ_TEXT_COLUMNS
+// Print to stdout, with a line end, what mz_text_wrap and mz_text_tell make.
 void cli_wrap(const char *text, int at, int indent, int most);
-void cli_wrap_line(const char *text, int at, int indent); // up to CLI_COLUMNS, with a line end
-// Prints a paragraph of at most CLI_COLUMNS to stdout, with a line end; line ends at the text's beginning stay.
 void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// Print lines, or a table of as many columns as stdout has.
+void cli_lines(const mz_row_field *fields, size_t n, const void *row, const char *word, const char *indent, int width);
+void cli_table(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count, const char *word);
+#define CLI_TABLE(fields, rows, count) cli_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL)
+int cli_json_print(json_t *result); // takes over the reference; NULL is out of memory
+// Prints a result as JSON with --json, or as lines whose titles take `width` columns; `word` as in mz_fields_lines.
+int cli_print_fields(const mz_row_field *fields, size_t n, const void *row, const char *word, int width);
+int cli_print_made(mz_text *text); // prints a text that the library made to stdout, and frees it
 // Appends to a text; what does not fit into its `size` bytes is left out.
 void cli_add(char *text, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 // Prints a text of a model or a file: bytes unchanged, but on a terminal control characters become "?".
 void cli_print_text(FILE *to, const char *text, size_t n);
-// A name that was typed or read, for a line of output: bytes that would control a terminal become blanks, as in
-// mz_text_tame.
-typedef struct cli_shown {
-    char text[4200];
-} cli_shown;
-cli_shown cli_show(const char *name);
 // Quotes a word for a shell, only where necessary; bytes that would control a terminal become $'\033'.
-cli_shown cli_quoted(const char *word);
-typedef struct cli_short {
-    char text[40];
-} cli_short;
-cli_short cli_duration(double seconds); // "1:02:03", "2:03"
-cli_short cli_bytes(double bytes);      // "12.3 MB"
-cli_short cli_count(double number);     // "12,345"
+mz_shown cli_quoted(const char *word);
 
 // --- guides: help, man pages and shell completion come from one list of options (guides.c, completion.c) -----------
 // An option of a subcommand as users type it: its own, or a configuration key by its short name, if it has one.
@@ -247,16 +236,6 @@ bool cli_find_folder(const char *const *places, size_t n, char *folder, size_t s
 // --- ranks (job.c) -------------------------------------------------------------------------------------------------
 void cli_watch_job(void);  // called before any group is opened
 bool cli_job_failed(void); // a rank has reported the job's failure, so nothing more is printed
-
-// --- JSON results (fields.c) ---------------------------------------------------------------------------------------
-json_t *cli_json_text(const char *text);
-json_t *cli_json_bytes(const char *bytes, size_t n); // bytes that are not UTF-8 become U+FFFD
-int cli_json_print(json_t *result);                  // takes over the reference; NULL is out of memory
-
-// Prints a result as JSON with --json, or as lines whose titles take `width` columns; `word` as in cli_fields_lines.
-int cli_print_fields(const cli_field *fields, size_t n, const void *row, const char *word, int width);
-// Prints a text that the library made to stdout, and frees it.
-int cli_print_made(mz_text *text);
 
 // --- figures (report.c) --------------------------------------------------------------------------------------------
 typedef struct cli_plot {

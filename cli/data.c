@@ -9,10 +9,10 @@ typedef struct written {
     uint64_t train, validation;
 } written;
 
-static const cli_field fields[] = {
-    {CLI_FIELD(written, folder), "folder"},       {CLI_FIELD(written, format), "format"},
-    {CLI_FIELD(written, tokenizer), "tokenizer"}, {CLI_FIELD(written, vocab), "vocab", .flags = CLI_NULL},
-    {CLI_FIELD(written, train), "train_tokens"},  {CLI_FIELD(written, validation), "val_tokens"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(written, folder), "folder"},       {MZ_FIELD(written, format), "format"},
+    {MZ_FIELD(written, tokenizer), "tokenizer"}, {MZ_FIELD(written, vocab), "vocab", .flags = MZ_NULL},
+    {MZ_FIELD(written, train), "train_tokens"},  {MZ_FIELD(written, validation), "val_tokens"},
 };
 
 static int print_result(const mezzo_corpus *corpus, const char *folder, const char *format) {
@@ -24,11 +24,11 @@ static int print_result(const mezzo_corpus *corpus, const char *folder, const ch
                        mezzo_corpus_tokens(corpus, MEZZO_TRAIN),
                        mezzo_corpus_tokens(corpus, MEZZO_VALIDATION)};
     if (cli_has("json"))
-        return cli_json_print(CLI_OBJECT(fields, &w));
-    printf("%s/train.bin  %s tokens (%s)\n", cli_show(folder).text, cli_count((double)w.train).text, format);
-    printf("%s/val.bin    %s tokens\n", cli_show(folder).text, cli_count((double)w.validation).text);
+        return cli_json_print(MZ_OBJECT(fields, &w));
+    printf("%s/train.bin  %s tokens (%s)\n", mz_show(folder).text, mz_count_text((double)w.train).text, format);
+    printf("%s/val.bin    %s tokens\n", mz_show(folder).text, mz_count_text((double)w.validation).text);
     if (tokenizer != NULL)
-        printf("%s/tokenizer.json  %s, %d tokens\n", cli_show(folder).text, w.tokenizer, w.vocab);
+        printf("%s/tokenizer.json  %s, %d tokens\n", mz_show(folder).text, w.tokenizer, w.vocab);
     printf("next:\n  %s train --data %s\n", cli_quoted(cli_line.program).text, cli_quoted(folder).text);
     return CLI_DONE;
 }

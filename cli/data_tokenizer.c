@@ -12,11 +12,11 @@ typedef struct shown {
     double seconds;
 } shown;
 
-static const cli_field fields[] = {
-    {CLI_FIELD(shown, file), "file"},           {CLI_FIELD(shown, vocab), "vocab"},
-    {CLI_FIELD(shown, pattern), "pattern"},     {CLI_FIELD(shown, trained.bytes), "bytes"},
-    {CLI_FIELD(shown, trained.texts), "texts"}, {CLI_FIELD(shown, trained.words), "words"},
-    {CLI_FIELD(shown, seconds), "seconds"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(shown, file), "file"},           {MZ_FIELD(shown, vocab), "vocab"},
+    {MZ_FIELD(shown, pattern), "pattern"},     {MZ_FIELD(shown, trained.bytes), "bytes"},
+    {MZ_FIELD(shown, trained.texts), "texts"}, {MZ_FIELD(shown, trained.words), "words"},
+    {MZ_FIELD(shown, seconds), "seconds"},
 };
 
 // Splits "A,B" in place into its parts.
@@ -48,10 +48,11 @@ static mezzo_status save(const mezzo_tokenizer *tok, const char *out, char **pat
 
 static int print_result(const shown *s, int64_t asked) {
     if (cli_has("json"))
-        return cli_json_print(CLI_OBJECT(fields, s));
-    printf("%s: %lld tokens from %s bytes in %s text%s, %s distinct words, in %.1f s\n", cli_show(s->file).text,
-           (long long)s->vocab, cli_count((double)s->trained.bytes).text, cli_count((double)s->trained.texts).text,
-           s->trained.texts == 1 ? "" : "s", cli_count((double)s->trained.words).text, s->seconds);
+        return cli_json_print(MZ_OBJECT(fields, s));
+    printf("%s: %lld tokens from %s bytes in %s text%s, %s distinct words, in %.1f s\n", mz_show(s->file).text,
+           (long long)s->vocab, mz_count_text((double)s->trained.bytes).text,
+           mz_count_text((double)s->trained.texts).text, s->trained.texts == 1 ? "" : "s",
+           mz_count_text((double)s->trained.words).text, s->seconds);
     if (s->vocab < asked)
         printf("these texts have no more pairs: the vocabulary is smaller than the %lld tokens asked for\n",
                (long long)asked);

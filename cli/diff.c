@@ -4,19 +4,19 @@
 #include "cli.h"
 #include "study/measure/difference.h"
 
-static const cli_field fields[] = {
-    {CLI_FIELD(mz_difference, step), "checkpoint_step"},
-    {CLI_FIELD(mz_difference, weights), "weights_that_differ"},
-    {CLI_FIELD(mz_difference, weights_of), "weights"},
-    {CLI_FIELD(mz_difference, weight), "first_weight", .flags = CLI_NULL},
-    {CLI_FIELD(mz_difference, compared), "results_compared"},
-    {CLI_FIELD(mz_difference, unmatched), "results_of_one_run_only"},
-    {CLI_FIELD(mz_difference, found), "found"},
-    {CLI_FIELD(mz_difference, op), "op", .flags = CLI_NULL},
-    {CLI_FIELD(mz_difference, module), "module", .flags = CLI_NULL},
-    {CLI_FIELD(mz_difference, phase), "phase", .flags = CLI_NULL},
-    {CLI_FIELD(mz_difference, by), "ulp"},
-    {CLI_FIELD(mz_difference, element), "element"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mz_difference, step), "checkpoint_step"},
+    {MZ_FIELD(mz_difference, weights), "weights_that_differ"},
+    {MZ_FIELD(mz_difference, weights_of), "weights"},
+    {MZ_FIELD(mz_difference, weight), "first_weight", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, compared), "results_compared"},
+    {MZ_FIELD(mz_difference, unmatched), "results_of_one_run_only"},
+    {MZ_FIELD(mz_difference, found), "found"},
+    {MZ_FIELD(mz_difference, op), "op", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, module), "module", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, phase), "phase", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, by), "ulp"},
+    {MZ_FIELD(mz_difference, element), "element"},
 };
 
 static void print_text(const mz_difference *d, double ulp) {
@@ -46,7 +46,7 @@ int cli_diff(void) {
     CLI_DO(mz_difference_find(&o, &found));
     cli_progress_end();
     if (cli_has("json"))
-        CLI_TRY(cli_json_print(CLI_OBJECT(fields, &found)));
+        CLI_TRY(cli_json_print(MZ_OBJECT(fields, &found)));
     else
         print_text(&found, o.ulp);
     return found.found ? CLI_CHECK_FAILED : CLI_DONE;

@@ -66,8 +66,9 @@ static void print_device(const mezzo_device_info *info) {
     if (info->versions[0] != '\0')
         printf("versions    %s\n", info->versions);
     if (info->memory_total > 0)
-        printf("memory      %s%s%s%s\n", cli_bytes((double)info->memory_total).text, info->memory_free > 0 ? ", " : "",
-               info->memory_free > 0 ? cli_bytes((double)info->memory_free).text : "",
+        printf("memory      %s%s%s%s\n", mz_bytes_text((double)info->memory_total).text,
+               info->memory_free > 0 ? ", " : "",
+               info->memory_free > 0 ? mz_bytes_text((double)info->memory_free).text : "",
                info->memory_free > 0 ? " free" : "");
     if (strcmp(info->backend, "cpu") == 0)
         print_cpu();
@@ -93,7 +94,7 @@ static void print_choice(const mz_choice *choice, bool gpu) {
     snprintf(line, sizeof line, "%s (GPT-2 of 2 layers, %s; for another model: mezzo advise --measure --model NAME)",
              choice->reason, gpu ? "width 768, 8 x 512 tokens" : "width 256, 4 x 128 tokens");
     printf("\nprecision   ");
-    cli_wrap_line(line, 12, 12);
+    cli_wrap(line, 12, 12, MZ_TEXT_COLUMNS);
 }
 
 static json_t *device_json(const mezzo_device_info *info, const mz_choice *choice) {
@@ -104,12 +105,12 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
         json_object_set_new(formats, mezzo_precision_name(precisions[i]),
                             json_pack("{sb sb}", "arithmetic", (int)info->native[precisions[i]], "faster",
                                       (int)info->faster[precisions[i]]));
-    json_t *o = json_pack("{ss so so so sI so so sb}", "backend", info->backend, "description",
-                          cli_json_text(info->description), "compute_capability",
-                          capability > 0 ? mz_json_number(capability / 10.0) : json_null(), "versions",
-                          cli_json_text(info->versions), "memory_total", (json_int_t)info->memory_total, "memory_free",
-                          info->memory_free > 0 ? json_integer((json_int_t)info->memory_free) : json_null(), "formats",
-                          formats, "fp8", (int)(capability >= 89));
+    json_t *o =
+        json_pack("{ss so so so sI so so sb}", "backend", info->backend, "description", mz_json_text(info->description),
+                  "compute_capability", capability > 0 ? mz_json_number(capability / 10.0) : json_null(), "versions",
+                  mz_json_text(info->versions), "memory_total", (json_int_t)info->memory_total, "memory_free",
+                  info->memory_free > 0 ? json_integer((json_int_t)info->memory_free) : json_null(), "formats", formats,
+                  "fp8", (int)(capability >= 89));
     mz_isa isa;
     if (strcmp(info->backend, "cpu") == 0 && mz_isa_probe(NULL, &isa) == MEZZO_OK)
         json_object_update_new(o, json_pack("{ss sb so so}", "isa", mz_level_name(isa.found), "amx_listed",
@@ -121,18 +122,18 @@ static json_t *device_json(const mezzo_device_info *info, const mz_choice *choic
     return o;
 }
 
-static const cli_field selftest_fields[] = {
-    {CLI_FIELD(mz_selftest, asked), "precision", "asked"},
-    {CLI_FIELD(mz_selftest, runs), "runs_as", "runs as", .legend = "where this device has no such format"},
-    {CLI_FIELD(mz_selftest, reason), "reason"},
-    {CLI_FIELD(mz_selftest, milliseconds), "step_ms", "ms/step", "%.3f"},
-    {CLI_FIELD(mz_selftest, first), "first_loss", "first loss", "%.6f"},
-    {CLI_FIELD(mz_selftest, last), "last_loss", "last loss", "%.6f"},
-    {CLI_FIELD(mz_selftest, off), "difference", "error", "%.2e",
+static const mz_row_field selftest_fields[] = {
+    {MZ_FIELD(mz_selftest, asked), "precision", "asked"},
+    {MZ_FIELD(mz_selftest, runs), "runs_as", "runs as", .legend = "where this device has no such format"},
+    {MZ_FIELD(mz_selftest, reason), "reason"},
+    {MZ_FIELD(mz_selftest, milliseconds), "step_ms", "ms/step", "%.3f"},
+    {MZ_FIELD(mz_selftest, first), "first_loss", "first loss", "%.6f"},
+    {MZ_FIELD(mz_selftest, last), "last_loss", "last loss", "%.6f"},
+    {MZ_FIELD(mz_selftest, off), "difference", "error", "%.2e",
      .legend = "of the losses, relative to how far fp32's loss fell; tolerance likewise"},
-    {CLI_FIELD(mz_selftest, bound), "bound", "tolerance", "%.2e"},
-    {CLI_FIELD(mz_selftest, passed), "passed"},
-    {CLI_FIELD(mz_selftest, passed), NULL, "", .words = {"WRONG", "ok"}},
+    {MZ_FIELD(mz_selftest, bound), "bound", "tolerance", "%.2e"},
+    {MZ_FIELD(mz_selftest, passed), "passed"},
+    {MZ_FIELD(mz_selftest, passed), NULL, "", .words = {"WRONG", "ok"}},
 };
 
 static int write_report(mezzo_device *device, json_t *report, bool *passed) {
@@ -144,7 +145,7 @@ static int write_report(mezzo_device *device, json_t *report, bool *passed) {
     *passed = *passed && failed == 0;
     if (!cli_has("json"))
         printf("\nreport      %s: %zu kernels beside the ref device, %zu runs of small models; %lld failed\n",
-               cli_show(path).text, json_array_size(json_object_get(report, "kernels")),
+               mz_show(path).text, json_array_size(json_object_get(report, "kernels")),
                json_array_size(json_object_get(report, "models")), failed);
     return CLI_DONE;
 }
@@ -171,7 +172,7 @@ static int examine(void) {
     for (int i = 0; i < n; i++)
         all = all && tests[i].passed;
     json_auto_t *o = json_pack("{so so sb}", "device", device_json(&info, &choice), "selftest",
-                               CLI_LIST(selftest_fields, tests, (size_t)n), "passed", (int)all);
+                               MZ_LIST(selftest_fields, tests, (size_t)n), "passed", (int)all);
     if (!json) {
         printf("\nself-test: %d steps of a small GPT; losses compared with fp32's, and\n"
                "fp32's with the ref device's\n\n",
@@ -189,7 +190,7 @@ static int examine(void) {
 static void print_agreement(const mz_asked *files, int n, const mz_agreement *a) {
     for (int i = 0; i < n; i++) {
         const mz_asked *f = &files[i];
-        printf("%s\n  read as    %s\n  asks for   %s", cli_show(f->path).text, mz_asker_name(f->asker),
+        printf("%s\n  read as    %s\n  asks for   %s", mz_show(f->path).text, mz_asker_name(f->asker),
                mz_asked_text(f));
         if (f->decides >= 0) {
             const mz_vote *v = &f->votes[f->decides];
@@ -197,19 +198,19 @@ static void print_agreement(const mz_asked *files, int n, const mz_agreement *a)
                    v->lone   ? ", parameters perhaps too"
                    : v->pure ? ", parameters too"
                              : "",
-                   v->said.line, cli_show(v->said.key).text, cli_show(v->said.value).text);
+                   v->said.line, mz_show(v->said.key).text, mz_show(v->said.value).text);
         }
         printf("\n");
     }
     printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_agreement_runs(a),
-           a->pure ? ", parameters too" : "", cli_show(a->why).text, mz_agreement_scaler(a));
+           a->pure ? ", parameters too" : "", mz_show(a->why).text, mz_agreement_scaler(a));
     for (int i = 0, k = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
         if (f->kind == MZ_FINDING_NOTE)
-            printf("\nnote: %s\n", cli_show(f->text).text);
+            printf("\nnote: %s\n", mz_show(f->text).text);
         else
-            printf("\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind), cli_show(f->text).text,
-                   cli_show(f->fix).text);
+            printf("\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind), mz_show(f->text).text,
+                   mz_show(f->fix).text);
     }
     printf(a->n_conflicts == 0 ? "\nno conflict\n" : "\n%d conflict%s\n", a->n_conflicts,
            a->n_conflicts == 1 ? "" : "s");
@@ -220,21 +221,21 @@ static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *
     for (int i = 0; i < n; i++) {
         const mz_said *said = files[i].decides >= 0 ? &files[i].votes[files[i].decides].said : NULL;
         json_array_append_new(
-            list, json_pack("{so ss ss so}", "file", cli_json_text(files[i].path), "read_as",
+            list, json_pack("{so ss ss so}", "file", mz_json_text(files[i].path), "read_as",
                             mz_asker_name(files[i].asker), "asks_for", mz_asked_text(&files[i]), "said",
-                            said != NULL ? json_pack("{si so so}", "line", said->line, "key", cli_json_text(said->key),
-                                                     "value", cli_json_text(said->value))
+                            said != NULL ? json_pack("{si so so}", "line", said->line, "key", mz_json_text(said->key),
+                                                     "value", mz_json_text(said->value))
                                          : json_null()));
     }
     for (int i = 0; i < a->n_findings; i++) {
         const mz_finding *f = &a->findings[i];
         json_array_append_new(findings, json_pack("{ss sb so so}", "kind", mz_finding_name(f->kind), "conflict",
-                                                  (int)(f->kind != MZ_FINDING_NOTE), "text", cli_json_text(f->text),
-                                                  "change", cli_json_text(f->fix)));
+                                                  (int)(f->kind != MZ_FINDING_NOTE), "text", mz_json_text(f->text),
+                                                  "change", mz_json_text(f->fix)));
     }
     return json_pack("{so ss? sb so ss so si}", "files", list, "runs",
                      a->runs != MZ_ASK_NOTHING ? mz_agreement_runs(a) : NULL, "parameters_too", (int)a->pure, "why",
-                     cli_json_text(a->why), "loss_scaler", mz_agreement_scaler(a), "findings", findings, "conflicts",
+                     mz_json_text(a->why), "loss_scaler", mz_agreement_scaler(a), "findings", findings, "conflicts",
                      a->n_conflicts);
 }
 

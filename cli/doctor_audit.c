@@ -118,8 +118,8 @@ typedef struct report {
 
 // --- showing -------------------------------------------------------------------------------------------------------
 // Makes the heading of a finding: its rule and its place.
-static cli_shown heading_of(const mz_audit_finding *f, const char *kind) {
-    cli_shown out;
+static mz_shown heading_of(const mz_audit_finding *f, const char *kind) {
+    mz_shown out;
     char line[16] = "", ranks[32] = "";
     if (f->file[0] != '\0')
         snprintf(line, sizeof line, ":%d", f->line);
@@ -132,9 +132,9 @@ static cli_shown heading_of(const mz_audit_finding *f, const char *kind) {
 
 static void print_wrapped(const char *label, const char *text) {
     char line[4300];
-    snprintf(line, sizeof line, "%s%s", label, cli_show(text).text);
+    snprintf(line, sizeof line, "%s%s", label, mz_show(text).text);
     printf("  ");
-    cli_wrap_line(line, 2, 4);
+    cli_wrap(line, 2, 4, MZ_TEXT_COLUMNS);
 }
 
 static void print_finding(const mz_audit_finding *f, int *number) {
@@ -142,7 +142,7 @@ static void print_finding(const mz_audit_finding *f, int *number) {
     char kind[32] = "note, ";
     if (rule->conflict)
         snprintf(kind, sizeof kind, "conflict %d, ", ++*number);
-    printf("\n%s\n", cli_show(heading_of(f, kind).text).text);
+    printf("\n%s\n", mz_show(heading_of(f, kind).text).text);
     print_wrapped("", rule->what);
     if (f->inner[0] != '\0')
         print_wrapped("inside: ", f->inner);
@@ -154,7 +154,7 @@ static void print_finding(const mz_audit_finding *f, int *number) {
 
 static void print_head(const mz_torch_trace *t, size_t ranks, const mz_audit *audit) {
     printf("followed   %d steps of %zu rank%s of %d: torch %s on %s (%s)\n", t->steps, ranks, ranks == 1 ? "" : "s",
-           t->world, cli_show(t->torch).text, cli_show(t->device).text, cli_show(t->device_name).text);
+           t->world, mz_show(t->torch).text, mz_show(t->device).text, mz_show(t->device_name).text);
     if (!isnan(t->step_seconds))
         printf("step       %.3g ms; %.3g ms while it was followed\n", 1e3 * t->step_seconds, 1e3 * t->followed_seconds);
     else
@@ -166,13 +166,13 @@ static void print_head(const mz_torch_trace *t, size_t ranks, const mz_audit *au
     printf("16 bits    had %.0f %% of the forward FLOPs of products\n", 100 * audit->low_share);
 }
 
-static const cli_field cost_fields[] = {
-    {CLI_FIELD(mz_torch_cost, format), "format", "precision"},
-    {CLI_FIELD(mz_torch_cost, now), "as_it_is", "", "%s", .words = {"predicted", "as it is"}},
-    {CLI_FIELD(mz_torch_cost, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
-    {CLI_FIELD(mz_torch_cost, least), "least_ms", "at least", "%.3g", .factor = 1e3},
-    {CLI_FIELD(mz_torch_cost, most), "most_ms", "at most", "%.3g", .factor = 1e3},
-    {CLI_FIELD(mz_torch_cost, speedup), "speedup", "times as fast", "%.2f"},
+static const mz_row_field cost_fields[] = {
+    {MZ_FIELD(mz_torch_cost, format), "format", "precision"},
+    {MZ_FIELD(mz_torch_cost, now), "as_it_is", "", "%s", .words = {"predicted", "as it is"}},
+    {MZ_FIELD(mz_torch_cost, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
+    {MZ_FIELD(mz_torch_cost, least), "least_ms", "at least", "%.3g", .factor = 1e3},
+    {MZ_FIELD(mz_torch_cost, most), "most_ms", "at most", "%.3g", .factor = 1e3},
+    {MZ_FIELD(mz_torch_cost, speedup), "speedup", "times as fast", "%.2f"},
 };
 
 // Selects the formats with a prediction.
@@ -189,7 +189,7 @@ static void print_costs(const report *r) {
     mz_torch_cost rows[MZ_TORCH_FORMATS];
     const size_t n = known_costs(costs, rows);
     if (n < 2 && r->traces[0].no_replay[0] != '\0')
-        printf("\nno prediction for other precisions: %s\n", cli_show(r->traces[0].no_replay).text);
+        printf("\nno prediction for other precisions: %s\n", mz_show(r->traces[0].no_replay).text);
     if (n < 2)
         return;
     printf("\nthis step in each precision:\n\n");
@@ -213,9 +213,9 @@ typedef struct kernel_time {
     const char *precision;
     double seconds;
 } kernel_time;
-static const cli_field kernel_fields[] = {
-    {CLI_FIELD(kernel_time, precision), "precision", "precision"},
-    {CLI_FIELD(kernel_time, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
+static const mz_row_field kernel_fields[] = {
+    {MZ_FIELD(kernel_time, precision), "precision", "precision"},
+    {MZ_FIELD(kernel_time, seconds), "step_ms", "ms/step", "%.3g", .factor = 1e3},
 };
 
 static size_t kernel_times(const mz_torch_kernels *k, kernel_time *rows) {
@@ -254,9 +254,9 @@ static void print_audit(const report *r) {
 static json_t *finding_json(const mz_audit_finding *f) {
     const mz_rule *rule = mz_rule_of(f->rule);
     return json_pack("{ss sb so si so ss so ss so si si}", "kind", rule->name, "conflict", (int)rule->conflict, "file",
-                     f->file[0] != '\0' ? cli_json_text(f->file) : json_null(), "line", f->line, "inside",
-                     f->inner[0] != '\0' ? cli_json_text(f->inner) : json_null(), "what", rule->what, "seen",
-                     cli_json_text(f->numbers), "why", rule->why, "change", cli_json_text(f->change), "rank", f->rank,
+                     f->file[0] != '\0' ? mz_json_text(f->file) : json_null(), "line", f->line, "inside",
+                     f->inner[0] != '\0' ? mz_json_text(f->inner) : json_null(), "what", rule->what, "seen",
+                     mz_json_text(f->numbers), "why", rule->why, "change", mz_json_text(f->change), "rank", f->rank,
                      "ranks", f->ranks);
 }
 
@@ -268,14 +268,14 @@ static json_t *audit_json(const report *r) {
     kernel_time times[MEZZO_PRECISION_COUNT + 1];
     for (size_t i = 0; i < audit->n_findings; i++)
         json_array_append_new(findings, finding_json(&audit->findings[i]));
-    return json_pack("{so so si si si so so so so so si so so sb}", "torch", cli_json_text(first->torch), "device",
-                     cli_json_text(first->device), "ranks", r->n, "world", first->world, "steps", first->steps,
+    return json_pack("{so so si si si so so so so so si so so sb}", "torch", mz_json_text(first->torch), "device",
+                     mz_json_text(first->device), "ranks", r->n, "world", first->world, "steps", first->steps,
                      "step_seconds", mz_json_number(first->step_seconds), "followed_seconds",
                      mz_json_number(first->followed_seconds), "asked_for",
                      audit->asked != MEZZO_DTYPE_COUNT ? json_string(mz_torch_dtype_name(audit->asked)) : json_null(),
                      "share_in_16_bits", mz_json_number(audit->low_share), "findings", findings, "conflicts",
-                     audit->n_conflicts, "costs", CLI_LIST(cost_fields, rows, known_costs(r->costs, rows)), "kernels",
-                     r->kernels != NULL ? CLI_LIST(kernel_fields, times, kernel_times(r->kernels, times)) : json_null(),
+                     audit->n_conflicts, "costs", MZ_LIST(cost_fields, rows, known_costs(r->costs, rows)), "kernels",
+                     r->kernels != NULL ? MZ_LIST(kernel_fields, times, kernel_times(r->kernels, times)) : json_null(),
                      "launch_bound", (int)r->costs->launch_bound);
 }
 
@@ -286,11 +286,11 @@ static json_t *page_json(const report *r) {
     for (size_t i = 0; i < r->audit->n_findings; i++) {
         const mz_audit_finding *f = &r->audit->findings[i];
         const mz_rule *rule = mz_rule_of(f->rule);
-        const cli_shown heading = heading_of(f, rule->conflict ? "" : "note, ");
-        json_array_append_new(findings, json_pack("{so ss so so ss so}", "finding", cli_json_text(heading.text), "what",
-                                                  rule->what, "inside", cli_json_text(f->inner), "seen",
-                                                  cli_json_text(f->numbers), "why", rule->why, "change",
-                                                  cli_json_text(f->change)));
+        const mz_shown heading = heading_of(f, rule->conflict ? "" : "note, ");
+        json_array_append_new(findings,
+                              json_pack("{so ss so so ss so}", "finding", mz_json_text(heading.text), "what",
+                                        rule->what, "inside", mz_json_text(f->inner), "seen", mz_json_text(f->numbers),
+                                        "why", rule->why, "change", mz_json_text(f->change)));
     }
     json_object_set_new(page, "summary", summary);
     json_object_set_new(all, "findings", findings);

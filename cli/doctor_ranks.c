@@ -15,19 +15,19 @@ static const char *judged(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(mz_rank_report, rank), "rank", "rank", "%.0f"},
-    {CLI_FIELD(mz_rank_report, host), "host", "host", "%.0f"},
-    {CLI_FIELD(mz_rank_report, process), "process", "process", "%.0f"},
-    {CLI_FIELD(mz_rank_report, host_name), "host_name"},
-    {CLI_FIELD(mz_rank_report, threads), "threads"},
-    {CLI_FIELD(mz_rank_report, clock_skew), "clock_skew", "clock s", "%+.6f"},
-    {CLI_FIELD(mz_rank_report, round_trip), "round_trip", "trip s", "%.6f"},
-    {CLI_FIELD(mz_rank_report, bandwidth), "bandwidth", "bytes/s", "%.3g"},
-    {CLI_FIELD(mz_rank_report, device), "device"},
-    {CLI_FIELD(mz_rank_report, versions), "versions"},
-    {CLI_FIELD(mz_rank_report, transport), "transport"},
-    {CLI_FIELD(mz_rank_report, wrong), "wrong", "", .text = judged},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mz_rank_report, rank), "rank", "rank", "%.0f"},
+    {MZ_FIELD(mz_rank_report, host), "host", "host", "%.0f"},
+    {MZ_FIELD(mz_rank_report, process), "process", "process", "%.0f"},
+    {MZ_FIELD(mz_rank_report, host_name), "host_name"},
+    {MZ_FIELD(mz_rank_report, threads), "threads"},
+    {MZ_FIELD(mz_rank_report, clock_skew), "clock_skew", "clock s", "%+.6f"},
+    {MZ_FIELD(mz_rank_report, round_trip), "round_trip", "trip s", "%.6f"},
+    {MZ_FIELD(mz_rank_report, bandwidth), "bandwidth", "bytes/s", "%.3g"},
+    {MZ_FIELD(mz_rank_report, device), "device"},
+    {MZ_FIELD(mz_rank_report, versions), "versions"},
+    {MZ_FIELD(mz_rank_report, transport), "transport"},
+    {MZ_FIELD(mz_rank_report, wrong), "wrong", "", .text = judged},
 };
 
 static int tell(session *s) {
@@ -37,7 +37,7 @@ static int tell(session *s) {
         good += s->all[r].wrong[0] == '\0';
     if (mz_group_rank_of(s->group) == 0 && cli_has("json")) {
         CLI_TRY(cli_json_print(
-            json_pack("{so sb}", "ranks", CLI_LIST(fields, s->all, (size_t)n), "passed", (int)(good == n))));
+            json_pack("{so sb}", "ranks", MZ_LIST(fields, s->all, (size_t)n), "passed", (int)(good == n))));
     } else if (mz_group_rank_of(s->group) == 0) {
         printf("%d ranks on %d host%s by %s, each with %s\n\n", n, mz_group_hosts(s->group),
                mz_group_hosts(s->group) == 1 ? "" : "s", s->all[0].transport, s->all[0].device);

@@ -7,7 +7,7 @@
 
 static const char *checkpoint_text(const void *row, char *buf, size_t size) {
     const mezzo_eval_result *r = row;
-    snprintf(buf, size, "%s (step %lld%s)", cli_show(r->checkpoint).text, (long long)r->step,
+    snprintf(buf, size, "%s (step %lld%s)", mz_show(r->checkpoint).text, (long long)r->step,
              r->ema ? ", averaged weights" : "");
     return buf;
 }
@@ -24,31 +24,31 @@ static const char *perplexity_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"},
-    {CLI_FIELD(mezzo_eval_result, loss_as), "loss_as", "rounded", .flags = CLI_KNOWN, .text = as_text},
-    {CLI_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", .only = "tokens", .text = perplexity_text},
-    {CLI_FIELD(mezzo_eval_result, perplexity_per), "perplexity_per", .only = "tokens"},
-    {CLI_FIELD(mezzo_eval_result, bits_per_byte), "bits_per_byte", "bits/byte", "%.4f", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, accuracy), "accuracy", "accuracy", "%.4f", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, mae), "mae", "MAE", "%.6g", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, r2), "r2", "R²", "%.4f", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, nmse), "nmse", "NMSE", "%.6f", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, rmse), "rmse", "RMSE", "%.6f", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, ssim), "ssim", "SSIM", "%.4f", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, psnr), "psnr", "PSNR", "%.2f dB", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_eval_result, tokens), "*", "*", "count"},
-    {CLI_FIELD(mezzo_eval_result, tokens_per_second), "*_per_second", "speed", "count */s"},
-    {CLI_FIELD(mezzo_eval_result, precision), "precision", "precision"},
-    {CLI_FIELD(mezzo_eval_result, step), "step"},
-    {CLI_FIELD(mezzo_eval_result, ema), "ema"},
-    {CLI_FIELD(mezzo_eval_result, checkpoint), "checkpoint", "checkpoint", .text = checkpoint_text},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"},
+    {MZ_FIELD(mezzo_eval_result, loss_as), "loss_as", "rounded", .flags = MZ_KNOWN, .text = as_text},
+    {MZ_FIELD(mezzo_eval_result, perplexity), "perplexity", "perplexity", .only = "tokens", .text = perplexity_text},
+    {MZ_FIELD(mezzo_eval_result, perplexity_per), "perplexity_per", .only = "tokens"},
+    {MZ_FIELD(mezzo_eval_result, bits_per_byte), "bits_per_byte", "bits/byte", "%.4f", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, accuracy), "accuracy", "accuracy", "%.4f", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, mae), "mae", "MAE", "%.6g", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, r2), "r2", "R²", "%.4f", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, nmse), "nmse", "NMSE", "%.6f", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, rmse), "rmse", "RMSE", "%.6f", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, ssim), "ssim", "SSIM", "%.4f", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, psnr), "psnr", "PSNR", "%.2f dB", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_eval_result, tokens), "*", "*", "count"},
+    {MZ_FIELD(mezzo_eval_result, tokens_per_second), "*_per_second", "speed", "count */s"},
+    {MZ_FIELD(mezzo_eval_result, precision), "precision", "precision"},
+    {MZ_FIELD(mezzo_eval_result, step), "step"},
+    {MZ_FIELD(mezzo_eval_result, ema), "ema"},
+    {MZ_FIELD(mezzo_eval_result, checkpoint), "checkpoint", "checkpoint", .text = checkpoint_text},
 };
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mezzo_eval_options, threads), "threads", 0, 4096, 0},
-    {CLI_FIELD(mezzo_eval_options, batch_size), "batch-size", 1, 1 << 24, 0},
-    {CLI_FIELD(mezzo_eval_options, iters), "iters", 0, INT32_MAX, 0},
+    {MZ_FIELD(mezzo_eval_options, threads), "threads", 0, 4096, 0},
+    {MZ_FIELD(mezzo_eval_options, batch_size), "batch-size", 1, 1 << 24, 0},
+    {MZ_FIELD(mezzo_eval_options, iters), "iters", 0, INT32_MAX, 0},
 };
 
 // --- pictures: eval PREDICTED --truth FOLDER -----------------------------------------------------------------------
@@ -57,17 +57,15 @@ typedef struct shown {
     int64_t pictures;
 } shown;
 
-static const cli_field picture_fields[] = {
-    {CLI_FIELD(shown, pictures), "pictures", "pictures", "count"},
-    {CLI_FIELD(shown, mean.nmse), "nmse", "NMSE", "%.6f"},
-    {CLI_FIELD(shown, mean.rmse), "rmse", "RMSE", "%.6f"},
-    {CLI_FIELD(shown, mean.ssim), "ssim", "SSIM", "%.4f"},
-    {CLI_FIELD(shown, mean.psnr), "psnr", "PSNR", "%.2f dB"},
+static const mz_row_field picture_fields[] = {
+    {MZ_FIELD(shown, pictures), "pictures", "pictures", "count"}, {MZ_FIELD(shown, mean.nmse), "nmse", "NMSE", "%.6f"},
+    {MZ_FIELD(shown, mean.rmse), "rmse", "RMSE", "%.6f"},         {MZ_FIELD(shown, mean.ssim), "ssim", "SSIM", "%.4f"},
+    {MZ_FIELD(shown, mean.psnr), "psnr", "PSNR", "%.2f dB"},
 };
 
 static const cli_range picture_ranges[] = {
-    {CLI_FIELD(mz_score_options, rows), "rows", 1, 1000, 6},
-    {CLI_FIELD(mz_score_options, split), "split", 0.01, 1, 0.9},
+    {MZ_FIELD(mz_score_options, rows), "rows", 1, 1000, 6},
+    {MZ_FIELD(mz_score_options, split), "split", 0.01, 1, 0.9},
 };
 
 static int eval_pictures(void) {

@@ -40,61 +40,61 @@ static const char *gradient_text(const void *row, char *buf, size_t size) {
                : mezzo_dtype_name(r->gradient);
 }
 // In JSON the rule and the gradient have other places than in the table.
-static const cli_field row_fields[] = {
-    {CLI_FIELD(mz_explained_row, is.phase), "phase"},
-    {CLI_FIELD(mz_explained_row, is.phase), NULL, "phase", .only = "with backward"},
-    {CLI_FIELD(mz_explained_row, is.op), "op", "op"},
-    {CLI_FIELD(mz_explained_row, is.module), "module", "module"},
-    {CLI_FIELD(mz_explained_row, is.output), "output"},
-    {CLI_FIELD(mz_explained_row, is.inputs), "inputs", "inputs", .text = inputs_text},
-    {CLI_FIELD(mz_explained_row, is.shape), "shape", "shape"},
-    {CLI_FIELD(mz_explained_row, is.operand), "operand"},
-    {CLI_FIELD(mz_explained_row, is.gradient), "gradient"},
-    {CLI_FIELD(mz_explained_row, is.storage), "storage", "storage", .legend = "dtype of the stored output"},
-    {CLI_FIELD(mz_explained_row, is.gradient), NULL, "gradient", .flags = CLI_SOME, .text = gradient_text,
+static const mz_row_field row_fields[] = {
+    {MZ_FIELD(mz_explained_row, is.phase), "phase"},
+    {MZ_FIELD(mz_explained_row, is.phase), NULL, "phase", .only = "with backward"},
+    {MZ_FIELD(mz_explained_row, is.op), "op", "op"},
+    {MZ_FIELD(mz_explained_row, is.module), "module", "module"},
+    {MZ_FIELD(mz_explained_row, is.output), "output"},
+    {MZ_FIELD(mz_explained_row, is.inputs), "inputs", "inputs", .text = inputs_text},
+    {MZ_FIELD(mz_explained_row, is.shape), "shape", "shape"},
+    {MZ_FIELD(mz_explained_row, is.operand), "operand"},
+    {MZ_FIELD(mz_explained_row, is.gradient), "gradient"},
+    {MZ_FIELD(mz_explained_row, is.storage), "storage", "storage", .legend = "dtype of the stored output"},
+    {MZ_FIELD(mz_explained_row, is.gradient), NULL, "gradient", .flags = MZ_SOME, .text = gradient_text,
      .legend = "dtype in which backward's products read the output's gradient; -: as storage"},
-    {CLI_FIELD(mz_explained_row, is.scale), "scale", "scale", .flags = CLI_SOME,
+    {MZ_FIELD(mz_explained_row, is.scale), "scale", "scale", .flags = MZ_SOME,
      .legend = "what shares one scale of the operands"},
-    {CLI_FIELD(mz_explained_row, is.compute), "compute", "compute",
+    {MZ_FIELD(mz_explained_row, is.compute), "compute", "compute",
      .legend = "dtype to which operands are rounded; sums are fp32 unless a column says otherwise"},
-    {CLI_FIELD(mz_explained_row, is.accumulate), "accumulate", "accumulate", .flags = CLI_SOME | CLI_LOW,
+    {MZ_FIELD(mz_explained_row, is.accumulate), "accumulate", "accumulate", .flags = MZ_SOME | MZ_LOW,
      .legend = "dtype of a product's sums; -: fp32"},
-    {CLI_FIELD(mz_explained_row, is.reduce), "reduce", "reduce", .flags = CLI_SOME | CLI_LOW,
+    {MZ_FIELD(mz_explained_row, is.reduce), "reduce", "reduce", .flags = MZ_SOME | MZ_LOW,
      .legend = "dtype of sums and statistics; -: fp32"},
-    {CLI_FIELD(mz_explained_row, is.rule), "rule"},
-    {CLI_FIELD(mz_explained_row, fused), "fused", "fused", .only = "forward",
+    {MZ_FIELD(mz_explained_row, is.rule), "rule"},
+    {MZ_FIELD(mz_explained_row, fused), "fused", "fused", .only = "forward",
      .legend = "dtype of the stored output once casts are part of the ops before them; folded: the op itself is part "
                "of its neighbour"},
-    {CLI_FIELD(mz_explained_row, number), NULL, "rule", "%.0f", .legend = "what decided"},
+    {MZ_FIELD(mz_explained_row, number), NULL, "rule", "%.0f", .legend = "what decided"},
     // These are known only after a pass that asks the device.
-    {CLI_FIELD(mz_explained_row, kernel), "kernel", "kernel", .flags = CLI_SOME},
-    {CLI_FIELD(mz_explained_row, stream), "stream", "stream", "%.0f", CLI_KNOWN | CLI_WHOLE,
+    {MZ_FIELD(mz_explained_row, kernel), "kernel", "kernel", .flags = MZ_SOME},
+    {MZ_FIELD(mz_explained_row, stream), "stream", "stream", "%.0f", MZ_KNOWN | MZ_WHOLE,
      .legend = "of the device, on which the op runs"},
-    {CLI_FIELD(mz_explained_row, at), "arena_offset", "at", "%.0f", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE,
+    {MZ_FIELD(mz_explained_row, at), "arena_offset", "at", "%.0f", .flags = MZ_SOME | MZ_KNOWN | MZ_WHOLE,
      .legend = "where the output begins in the arena; -: it is a view, a parameter, a gradient or an input"},
-    {CLI_FIELD(mz_explained_row, bytes), "bytes", "bytes", "%.0f", .flags = CLI_SOME | CLI_KNOWN | CLI_WHOLE,
+    {MZ_FIELD(mz_explained_row, bytes), "bytes", "bytes", "%.0f", .flags = MZ_SOME | MZ_KNOWN | MZ_WHOLE,
      .legend = "of the output in the arena, with padding"},
 };
 enum { DEVICE_FIELDS = 4 };
-static const cli_field param_fields[] = {
-    {CLI_FIELD(mz_explained_param, is.name), "name", "parameter"},
-    {CLI_FIELD(mz_explained_param, is.shape), "shape", "shape"},
-    {CLI_FIELD(mz_explained_param, is.master), "master", "master"},
-    {CLI_FIELD(mz_explained_param, is.copy), "copy", "copy"},
-    {CLI_FIELD(mz_explained_param, update), "update", "update", .legend = "the optimizer that updates it; -: frozen"},
-    {CLI_FIELD(mz_explained_param, lr_factor), "lr_factor", "rate", "%.3g",
+static const mz_row_field param_fields[] = {
+    {MZ_FIELD(mz_explained_param, is.name), "name", "parameter"},
+    {MZ_FIELD(mz_explained_param, is.shape), "shape", "shape"},
+    {MZ_FIELD(mz_explained_param, is.master), "master", "master"},
+    {MZ_FIELD(mz_explained_param, is.copy), "copy", "copy"},
+    {MZ_FIELD(mz_explained_param, update), "update", "update", .legend = "the optimizer that updates it; -: frozen"},
+    {MZ_FIELD(mz_explained_param, lr_factor), "lr_factor", "rate", "%.3g",
      .legend = "its learning rate, over that of the schedule"},
-    {CLI_FIELD(mz_explained_param, is.rule), "why", "why"},
+    {MZ_FIELD(mz_explained_param, is.rule), "why", "why"},
 };
-static const cli_field summary_fields[] = {
-    {CLI_FIELD(mz_explained_summary, param), "parameters"},
-    {CLI_FIELD(mz_explained_summary, params), "parameter_tensors"},
-    {CLI_FIELD(mz_explained_summary, elements), "parameter_elements"},
-    {CLI_FIELD(mz_explained_summary, low_copy), "shadows"},
-    {CLI_FIELD(mz_explained_summary, low_copies), "shadow_tensors"},
-    {CLI_FIELD(mz_explained_summary, logits), "logits", "logits"},
-    {CLI_FIELD(mz_explained_summary, loss), "loss", "loss"},
-    {CLI_FIELD(mz_explained_summary, gradient), "gradients", "gradients"},
+static const mz_row_field summary_fields[] = {
+    {MZ_FIELD(mz_explained_summary, param), "parameters"},
+    {MZ_FIELD(mz_explained_summary, params), "parameter_tensors"},
+    {MZ_FIELD(mz_explained_summary, elements), "parameter_elements"},
+    {MZ_FIELD(mz_explained_summary, low_copy), "shadows"},
+    {MZ_FIELD(mz_explained_summary, low_copies), "shadow_tensors"},
+    {MZ_FIELD(mz_explained_summary, logits), "logits", "logits"},
+    {MZ_FIELD(mz_explained_summary, loss), "loss", "loss"},
+    {MZ_FIELD(mz_explained_summary, gradient), "gradients", "gradients"},
 };
 
 // Holds what is printed of one graph.
@@ -116,14 +116,14 @@ static void print_rules(const mz_explained *rows) {
 
 static void print_text(const explanation *e, bool params) {
     const mz_explained_summary *s = &e->summary;
-    cli_fields_table(row_fields, e->n_fields, e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
+    cli_table(row_fields, e->n_fields, e->rows.rows, sizeof *e->rows.rows, e->rows.n, e->word);
     print_rules(&e->rows);
     if (params) {
         printf("\n");
         CLI_TABLE(param_fields, e->params.rows, e->params.n);
     }
     printf("\n%-11s %s\n", e->after->name, e->after->says);
-    printf("parameters  %s (%zu tensors, %s elements)\n", s->param, s->params, cli_count((double)s->elements).text);
+    printf("parameters  %s (%zu tensors, %s elements)\n", s->param, s->params, mz_count_text((double)s->elements).text);
     if (s->low_copies > 0)
         printf("copies      %s (%zu of the parameters, cast once per optimizer step)\n", s->low_copy, s->low_copies);
     printf("masters    ");
@@ -136,20 +136,20 @@ static void print_text(const explanation *e, bool params) {
             printf("%s %s (%zu)", some++ > 0 ? "," : "", mezzo_optimizer_kind_name((mezzo_optimizer_kind)kind),
                    e->params.updated[kind]);
     printf("\n");
-    cli_fields_lines(summary_fields, MZ_COUNT(summary_fields), s, NULL, "", 12);
+    cli_lines(summary_fields, MZ_COUNT(summary_fields), s, NULL, "", 12);
 }
 
 // --- one of several ranks ------------------------------------------------------------------------------------------
-static const cli_field rank_fields[] = {
-    {CLI_FIELD(mz_explained_ranks, ranks), "ranks"},
-    {CLI_FIELD(mz_explained_ranks, buckets), "buckets"},
-    {CLI_FIELD(mz_explained_ranks, masters), "masters_bytes"},
-    {CLI_FIELD(mz_explained_ranks, copies), "copies_bytes"},
-    {CLI_FIELD(mz_explained_ranks, gradients), "gradients_bytes"},
-    {CLI_FIELD(mz_explained_ranks, forward), "gathers_forward"},
-    {CLI_FIELD(mz_explained_ranks, backward), "gathers_backward"},
-    {CLI_FIELD(mz_explained_ranks, gathered), "gathered_bytes"},
-    {CLI_FIELD(mz_explained_ranks, exchanged), "exchanged_products"},
+static const mz_row_field rank_fields[] = {
+    {MZ_FIELD(mz_explained_ranks, ranks), "ranks"},
+    {MZ_FIELD(mz_explained_ranks, buckets), "buckets"},
+    {MZ_FIELD(mz_explained_ranks, masters), "masters_bytes"},
+    {MZ_FIELD(mz_explained_ranks, copies), "copies_bytes"},
+    {MZ_FIELD(mz_explained_ranks, gradients), "gradients_bytes"},
+    {MZ_FIELD(mz_explained_ranks, forward), "gathers_forward"},
+    {MZ_FIELD(mz_explained_ranks, backward), "gathers_backward"},
+    {MZ_FIELD(mz_explained_ranks, gathered), "gathered_bytes"},
+    {MZ_FIELD(mz_explained_ranks, exchanged), "exchanged_products"},
 };
 
 static void print_ranks(const mz_explained_ranks *r, const char *shard) {
@@ -169,13 +169,13 @@ static int print_json(const explanation *e, const char *model, mezzo_precision p
                       const mz_explained_ranks *ranks) {
     json_t *rows = json_array();
     for (size_t i = 0; i < e->rows.n; i++)
-        json_array_append_new(rows, cli_fields_json(row_fields, e->n_fields, &e->rows.rows[i], e->word, NULL));
+        json_array_append_new(rows, mz_fields_json(row_fields, e->n_fields, &e->rows.rows[i], e->word, NULL));
     json_t *all =
         json_pack("{ss ss ss so so so}", "model", model, "precision", mezzo_precision_name(precision), "after",
-                  e->after->name, "rows", rows, "parameters", CLI_LIST(param_fields, e->params.rows, e->params.n),
-                  "summary", CLI_OBJECT(summary_fields, &e->summary));
+                  e->after->name, "rows", rows, "parameters", MZ_LIST(param_fields, e->params.rows, e->params.n),
+                  "summary", MZ_OBJECT(summary_fields, &e->summary));
     if (ranks->ranks > 0)
-        json_object_set_new(all, "ranks", CLI_OBJECT(rank_fields, ranks));
+        json_object_set_new(all, "ranks", MZ_OBJECT(rank_fields, ranks));
     return cli_json_print(all);
 }
 
@@ -198,17 +198,17 @@ static const char *right_text(const void *row, char *buf, size_t size) {
 }
 
 static int print_diff(const mz_explained *a, const mz_explained *b, const char *name_a, const char *name_b) {
-    const cli_field fields[] = {
-        {CLI_FIELD(difference, op), "op", "op"},
-        {CLI_FIELD(difference, module), "module", "module"},
-        {CLI_FIELD(difference, storage[0]), "storage_a"},
-        {CLI_FIELD(difference, compute[0]), "compute_a"},
-        {CLI_FIELD(difference, storage[1]), "storage_b"},
-        {CLI_FIELD(difference, compute[1]), "compute_b"},
-        {CLI_FIELD(difference, op), NULL, name_a, .text = left_text},
-        {CLI_FIELD(difference, op), NULL, name_b, .text = right_text},
-        {CLI_FIELD(difference, rule), "rule"},
-        {CLI_FIELD(difference, number), NULL, "rule", "%.0f", .legend = "what decided"},
+    const mz_row_field fields[] = {
+        {MZ_FIELD(difference, op), "op", "op"},
+        {MZ_FIELD(difference, module), "module", "module"},
+        {MZ_FIELD(difference, storage[0]), "storage_a"},
+        {MZ_FIELD(difference, compute[0]), "compute_a"},
+        {MZ_FIELD(difference, storage[1]), "storage_b"},
+        {MZ_FIELD(difference, compute[1]), "compute_b"},
+        {MZ_FIELD(difference, op), NULL, name_a, .text = left_text},
+        {MZ_FIELD(difference, op), NULL, name_b, .text = right_text},
+        {MZ_FIELD(difference, rule), "rule"},
+        {MZ_FIELD(difference, number), NULL, "rule", "%.0f", .legend = "what decided"},
     };
     size_t at[2] = {0}, same = 0, n = 0;
     mz_explained_pair p;
@@ -227,7 +227,7 @@ static int print_diff(const mz_explained *a, const mz_explained *b, const char *
     if (cli_has("json"))
         return cli_json_print(json_pack("{ss ss sI sI sI so}", "a", name_a, "b", name_b, "same", (json_int_t)same,
                                         "casts_a", (json_int_t)mz_explained_casts(a), "casts_b",
-                                        (json_int_t)mz_explained_casts(b), "differ", CLI_LIST(fields, rows, n)));
+                                        (json_int_t)mz_explained_casts(b), "differ", MZ_LIST(fields, rows, n)));
     CLI_TABLE(fields, rows, n);
     if (n > 0)
         print_rules(b);
@@ -264,7 +264,7 @@ static int write_dot(const mezzo_graph *passed) {
     CLI_DO(draws ? mz_figure_graph(&text, path) : mz_file_write_atomic(path, text.data, text.len));
     if (strcmp(path, CLI_STDOUT) != 0)
         fprintf(stderr, draws ? "wrote %s\n" : "wrote %s: for a drawing, name a .svg or .png file\n",
-                cli_show(path).text);
+                mz_show(path).text);
     return CLI_DONE;
 }
 

@@ -88,13 +88,13 @@ void cli_list_options(const cli_command *command, void (*each)(void *user, const
 enum { HELP_COLUMN = 26 }; // the column where the texts of options begin
 
 static void print_option(const char *left, const char *text) {
-    int width = 2 + cli_columns_of(left, strlen(left));
+    int width = 2 + mz_columns_of(left, strlen(left));
     printf("  %s", left);
     if (width < HELP_COLUMN)
         printf("%*s", HELP_COLUMN - width, "");
     else
         printf("\n%*s", HELP_COLUMN, "");
-    cli_wrap_line(text, HELP_COLUMN, HELP_COLUMN);
+    cli_wrap(text, HELP_COLUMN, HELP_COLUMN, MZ_TEXT_COLUMNS);
 }
 
 // Prints the documents that a help names, with their paths.
@@ -125,25 +125,25 @@ static void print_listed(void *user, const cli_listed *o) {
     const bool alias = strncmp(o->name, o->key, strlen(o->key)) != 0;
     printf("  --%s%s%s%s%s%s\n        ", o->key, o->is_map ? ".PATTERN" : "", alias ? ", --" : "", alias ? o->name : "",
            *o->takes != '\0' ? " " : "", o->takes);
-    cli_wrap_line(text, 8, 8);
+    cli_wrap(text, 8, 8, MZ_TEXT_COLUMNS);
 }
 
 void cli_help(const cli_command *command) {
     const char *section = "";
     char line[1024];
     snprintf(line, sizeof line, "mezzo %s: %s", command->name, command->summary);
-    cli_wrap_line(line, 0, 4);
+    cli_wrap(line, 0, 4, MZ_TEXT_COLUMNS);
     putchar('\n');
     for (const char *form = command->usage; *form != '\0';) { // each form of the call begins a line
         const size_t n = strcspn(form, "\n");
         snprintf(line, sizeof line, "%s mezzo %s %.*s", form == command->usage ? "usage:" : "      ", command->name,
                  (int)n, form);
-        cli_wrap_line(line, 0, 11);
+        cli_wrap(line, 0, 11, MZ_TEXT_COLUMNS);
         form += n + (form[n] == '\n');
     }
     if (*command->details != '\0') {
         putchar('\n');
-        cli_wrap_line(command->details, 0, 0);
+        cli_wrap(command->details, 0, 0, MZ_TEXT_COLUMNS);
         print_documents(command->details);
     }
     printf("\noptions:\n");

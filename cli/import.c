@@ -4,23 +4,21 @@
 
 #include "cli.h"
 
-static const cli_field model_fields[] = {
-    {CLI_FIELD(mezzo_model_config, name), "name"},   {CLI_FIELD(mezzo_model_config, layers), "layers"},
-    {CLI_FIELD(mezzo_model_config, heads), "heads"}, {CLI_FIELD(mezzo_model_config, d_model), "d_model"},
-    {CLI_FIELD(mezzo_model_config, vocab), "vocab"}, {CLI_FIELD(mezzo_model_config, seq_len), "seq_len"},
+static const mz_row_field model_fields[] = {
+    {MZ_FIELD(mezzo_model_config, name), "name"},   {MZ_FIELD(mezzo_model_config, layers), "layers"},
+    {MZ_FIELD(mezzo_model_config, heads), "heads"}, {MZ_FIELD(mezzo_model_config, d_model), "d_model"},
+    {MZ_FIELD(mezzo_model_config, vocab), "vocab"}, {MZ_FIELD(mezzo_model_config, seq_len), "seq_len"},
 };
 
-static const cli_field import_fields[] = {
-    {CLI_FIELD(mezzo_import_result, parameters), "parameters"},
-    {CLI_FIELD(mezzo_import_result, tokenizer), "tokenizer"},
-    {CLI_FIELD(mezzo_import_result, adapters), "adapters"},
-    {CLI_FIELD(mezzo_import_result, lora_rank), "lora_rank"},
-    {CLI_FIELD(mezzo_import_result, lora_alpha), "lora_alpha"},
+static const mz_row_field import_fields[] = {
+    {MZ_FIELD(mezzo_import_result, parameters), "parameters"}, {MZ_FIELD(mezzo_import_result, tokenizer), "tokenizer"},
+    {MZ_FIELD(mezzo_import_result, adapters), "adapters"},     {MZ_FIELD(mezzo_import_result, lora_rank), "lora_rank"},
+    {MZ_FIELD(mezzo_import_result, lora_alpha), "lora_alpha"},
 };
-static const cli_field export_fields[] = {
-    {CLI_FIELD(mezzo_export_result, tensors), "tensors"},
-    {CLI_FIELD(mezzo_export_result, files), "files"},
-    {CLI_FIELD(mezzo_export_result, ema), "ema"},
+static const mz_row_field export_fields[] = {
+    {MZ_FIELD(mezzo_export_result, tensors), "tensors"},
+    {MZ_FIELD(mezzo_export_result, files), "files"},
+    {MZ_FIELD(mezzo_export_result, ema), "ema"},
 };
 
 static int check(void) {
@@ -39,12 +37,11 @@ int cli_import(void) {
     CLI_TRY(cli_integer("seq-len", 1, INT64_C(1) << 24, 0, &options.seq_len));
     CLI_DO(mezzo_import(&options, &r));
     if (cli_has("json")) {
-        json_t *o =
-            json_pack("{so so}", "run", cli_json_text(options.out), "model", CLI_OBJECT(model_fields, &r.model));
-        return cli_json_print(cli_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
+        json_t *o = json_pack("{so so}", "run", mz_json_text(options.out), "model", MZ_OBJECT(model_fields, &r.model));
+        return cli_json_print(mz_fields_json(import_fields, MZ_COUNT(import_fields), &r, NULL, o));
     }
     char most[32] = "";
-    const cli_short parameters = cli_count((double)r.parameters);
+    const mz_short parameters = mz_count_text((double)r.parameters);
     if (r.model.positions > r.model.seq_len)
         snprintf(most, sizeof most, " of %lld", (long long)r.model.positions);
     const bool images = mezzo_model_task(&r.model) == MEZZO_TASK_IMAGES;
@@ -58,7 +55,7 @@ int cli_import(void) {
                (long long)r.model.vocab, (long long)r.model.seq_len, most, parameters.text);
     if (r.adapters > 0)
         printf("%lld adapters of rank %lld, alpha %g\n", (long long)r.adapters, (long long)r.lora_rank, r.lora_alpha);
-    printf("run folder: %s\nnext:\n", cli_show(options.out).text);
+    printf("run folder: %s\nnext:\n", mz_show(options.out).text);
     if (r.tokenizer)
         printf("  %s sample %s --prompt TEXT\n", cli_quoted(cli_line.program).text, cli_quoted(options.out).text);
     printf("  %s eval %s --data %s\n", cli_quoted(cli_line.program).text, cli_quoted(options.out).text,
@@ -102,13 +99,12 @@ int cli_export(void) {
     (void)cli_interrupts(NULL);
     CLI_DO(mezzo_export(&options, &r));
     if (cli_has("json")) {
-        json_t *o = json_pack("{so so so}", options.gguf != NULL || options.onnx ? "file" : "folder",
-                              cli_json_text(options.out), "checkpoint", cli_json_text(r.checkpoint), "model",
-                              CLI_OBJECT(model_fields, &r.model));
-        return cli_json_print(cli_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
+        json_t *o =
+            json_pack("{so so so}", options.gguf != NULL || options.onnx ? "file" : "folder", mz_json_text(options.out),
+                      "checkpoint", mz_json_text(r.checkpoint), "model", MZ_OBJECT(model_fields, &r.model));
+        return cli_json_print(mz_fields_json(export_fields, MZ_COUNT(export_fields), &r, NULL, o));
     }
-    printf("%s: %lld tensors in %s, from %s%s\n", cli_show(options.out).text, (long long)r.tensors,
-           options.gguf != NULL ? options.gguf : dtype, cli_show(r.checkpoint).text,
-           r.ema ? " (averaged weights)" : "");
+    printf("%s: %lld tensors in %s, from %s%s\n", mz_show(options.out).text, (long long)r.tensors,
+           options.gguf != NULL ? options.gguf : dtype, mz_show(r.checkpoint).text, r.ema ? " (averaged weights)" : "");
     return CLI_DONE;
 }

@@ -30,36 +30,36 @@ static const char *fate_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const cli_field facts[] = {
-    {CLI_FIELD(mz_lab_format_facts, format.name), "format", "format"},
-    {CLI_FIELD(mz_lab_format_facts, format.title), "title"},
-    {CLI_FIELD(mz_lab_format_facts, bits), "bits", "bits", "%.0f"},
-    {CLI_FIELD(mz_lab_format_facts, format.exponent), "exponent_bits", "exp", "%.0f"},
-    {CLI_FIELD(mz_lab_format_facts, format.fraction), "fraction_bits", "frac", "%.0f"},
-    {CLI_FIELD(mz_lab_format_facts, bias), "bias"},
-    {CLI_FIELD(mz_lab_format_facts, largest), "largest", "largest", "%.6g"},
-    {CLI_FIELD(mz_lab_format_facts, smallest_normal), "smallest_normal", "min normal", "%.6g"},
-    {CLI_FIELD(mz_lab_format_facts, smallest_subnormal), "smallest_subnormal", "smallest", "%.6g"},
-    {CLI_FIELD(mz_lab_format_facts, zero), "rounds_to_zero"},
-    {CLI_FIELD(mz_lab_format_facts, epsilon), "epsilon", "epsilon", "%.6g"},
-    {CLI_FIELD(mz_lab_format_facts, digits), "decimal_digits", "digits", "%.1f"},
-    {CLI_FIELD(mz_lab_format_facts, finite), "finite_values"},
-    {CLI_FIELD(mz_lab_format_facts, bits_a_value), "bits_a_value"},
-    {CLI_FIELD(mz_lab_format_facts, format.block), "block", .flags = CLI_NULL},
-    {CLI_FIELD(mz_lab_format_facts, format.scale), "scale"},
+static const mz_row_field facts[] = {
+    {MZ_FIELD(mz_lab_format_facts, format.name), "format", "format"},
+    {MZ_FIELD(mz_lab_format_facts, format.title), "title"},
+    {MZ_FIELD(mz_lab_format_facts, bits), "bits", "bits", "%.0f"},
+    {MZ_FIELD(mz_lab_format_facts, format.exponent), "exponent_bits", "exp", "%.0f"},
+    {MZ_FIELD(mz_lab_format_facts, format.fraction), "fraction_bits", "frac", "%.0f"},
+    {MZ_FIELD(mz_lab_format_facts, bias), "bias"},
+    {MZ_FIELD(mz_lab_format_facts, largest), "largest", "largest", "%.6g"},
+    {MZ_FIELD(mz_lab_format_facts, smallest_normal), "smallest_normal", "min normal", "%.6g"},
+    {MZ_FIELD(mz_lab_format_facts, smallest_subnormal), "smallest_subnormal", "smallest", "%.6g"},
+    {MZ_FIELD(mz_lab_format_facts, zero), "rounds_to_zero"},
+    {MZ_FIELD(mz_lab_format_facts, epsilon), "epsilon", "epsilon", "%.6g"},
+    {MZ_FIELD(mz_lab_format_facts, digits), "decimal_digits", "digits", "%.1f"},
+    {MZ_FIELD(mz_lab_format_facts, finite), "finite_values"},
+    {MZ_FIELD(mz_lab_format_facts, bits_a_value), "bits_a_value"},
+    {MZ_FIELD(mz_lab_format_facts, format.block), "block", .flags = MZ_NULL},
+    {MZ_FIELD(mz_lab_format_facts, format.scale), "scale"},
 };
 
-static const cli_field stored_fields[] = {
-    {CLI_FIELD(stored, format), "format", "format"},
-    {CLI_FIELD(stored, hex), "hex"},
-    {CLI_FIELD(stored, is.sign), "sign"},
-    {CLI_FIELD(stored, exponent), "exponent"},
-    {CLI_FIELD(stored, fraction), "fraction"},
-    {CLI_FIELD(stored, bits), NULL, "sign exponent fraction", "%.34s"},
-    {CLI_FIELD(stored, is.value), "value", "value", "%.9g"},
-    {CLI_FIELD(stored, is.relative), "relative_error", "rel. error", "%.3g"},
-    {CLI_FIELD(stored, is.scale), "scale"},
-    {CLI_FIELD(stored, fate), "fate", "result", .text = fate_text},
+static const mz_row_field stored_fields[] = {
+    {MZ_FIELD(stored, format), "format", "format"},
+    {MZ_FIELD(stored, hex), "hex"},
+    {MZ_FIELD(stored, is.sign), "sign"},
+    {MZ_FIELD(stored, exponent), "exponent"},
+    {MZ_FIELD(stored, fraction), "fraction"},
+    {MZ_FIELD(stored, bits), NULL, "sign exponent fraction", "%.34s"},
+    {MZ_FIELD(stored, is.value), "value", "value", "%.9g"},
+    {MZ_FIELD(stored, is.relative), "relative_error", "rel. error", "%.3g"},
+    {MZ_FIELD(stored, is.scale), "scale"},
+    {MZ_FIELD(stored, fate), "fate", "result", .text = fate_text},
 };
 
 static void explain_facts(void) {
@@ -119,7 +119,7 @@ static int formats(void) {
     for (size_t i = 0; i < n; i++)
         all[i] = mz_lab_format_describe(&mz_lab_formats[i]);
     if (cli_has("json"))
-        return cli_json_print(value ? CLI_LIST(stored_fields, values, n) : CLI_LIST(facts, all, n));
+        return cli_json_print(value ? MZ_LIST(stored_fields, values, n) : MZ_LIST(facts, all, n));
     if (value) {
         printf("%.17g\n\n", x);
         CLI_TABLE(stored_fields, values, n);
@@ -132,14 +132,14 @@ static int formats(void) {
 }
 
 // --- accumulate ----------------------------------------------------------------------------------------------------
-static const cli_field total_fields[] = {
-    {CLI_FIELD(mz_sum_result, way), "way", "sum+term"},
-    {CLI_FIELD(mz_sum_result, sum), "sum", "sum", "%.10f"},
-    {CLI_FIELD(mz_sum_result, exact), "exact"},
-    {CLI_FIELD(mz_sum_result, relative), "relative_error", "rel. error", "%.3g"},
-    {CLI_FIELD(mz_sum_result, term), "term", "the term is", "%.12g"},
-    {CLI_FIELD(mz_sum_result, stalled), "stalled_after", "stalls at", "%.0f", .flags = CLI_NULL | CLI_DASH},
-    {CLI_FIELD(mz_sum_result, title), NULL, ""},
+static const mz_row_field total_fields[] = {
+    {MZ_FIELD(mz_sum_result, way), "way", "sum+term"},
+    {MZ_FIELD(mz_sum_result, sum), "sum", "sum", "%.10f"},
+    {MZ_FIELD(mz_sum_result, exact), "exact"},
+    {MZ_FIELD(mz_sum_result, relative), "relative_error", "rel. error", "%.3g"},
+    {MZ_FIELD(mz_sum_result, term), "term", "the term is", "%.12g"},
+    {MZ_FIELD(mz_sum_result, stalled), "stalled_after", "stalls at", "%.0f", .flags = MZ_NULL | MZ_DASH},
+    {MZ_FIELD(mz_sum_result, title), NULL, ""},
 };
 
 static int accumulate(void) {
@@ -154,7 +154,7 @@ static int accumulate(void) {
     for (size_t i = 0; i < n; i++)
         rows[i] = mz_sum(&mz_sum_ways[i], x, count, (uint64_t)seed, NULL, 0);
     if (cli_has("json"))
-        return cli_json_print(CLI_LIST(total_fields, rows, n));
+        return cli_json_print(MZ_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
     CLI_TABLE(total_fields, rows, n);
     cli_tell("\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 "
@@ -168,10 +168,10 @@ static int accumulate(void) {
 static const double softmax_logits[] = {5, 10, 11, 11.0859375, 11.1, 12, 20, 88, 89, 100};
 static const mezzo_dtype softmax_formats[] = {MEZZO_F16, MEZZO_BF16, MEZZO_F32};
 
-static const cli_field softmax_fields[] = {
-    {CLI_FIELD(mz_softmax_row, format), "format"}, {CLI_FIELD(mz_softmax_row, x), "logit"},
-    {CLI_FIELD(mz_softmax_row, naive), "naive"},   {CLI_FIELD(mz_softmax_row, shifted), "shifted"},
-    {CLI_FIELD(mz_softmax_row, exact), "exact"},
+static const mz_row_field softmax_fields[] = {
+    {MZ_FIELD(mz_softmax_row, format), "format"}, {MZ_FIELD(mz_softmax_row, x), "logit"},
+    {MZ_FIELD(mz_softmax_row, naive), "naive"},   {MZ_FIELD(mz_softmax_row, shifted), "shifted"},
+    {MZ_FIELD(mz_softmax_row, exact), "exact"},
 };
 
 static json_t *softmax_json(void) {
@@ -179,7 +179,7 @@ static json_t *softmax_json(void) {
     for (size_t i = 0; i < MZ_COUNT(rows); i++)
         rows[i] =
             mz_softmax_of(softmax_formats[i / MZ_COUNT(softmax_logits)], softmax_logits[i % MZ_COUNT(softmax_logits)]);
-    return CLI_LIST(softmax_fields, rows, MZ_COUNT(rows));
+    return MZ_LIST(softmax_fields, rows, MZ_COUNT(rows));
 }
 
 static void print_softmax(void) {
@@ -204,14 +204,14 @@ static void print_softmax(void) {
     printf("\n");
 }
 
-static const cli_field path_fields[] = {
-    {CLI_FIELD(mz_scale_step, gradient), "gradient"},
-    {CLI_FIELD(mz_scale_step, scale), "scale"},
-    {CLI_FIELD(mz_scale_step, skipped), "skipped"},
+static const mz_row_field path_fields[] = {
+    {MZ_FIELD(mz_scale_step, gradient), "gradient"},
+    {MZ_FIELD(mz_scale_step, scale), "scale"},
+    {MZ_FIELD(mz_scale_step, skipped), "skipped"},
 };
 
 static json_t *path_json(const mz_scale_step *rows, size_t steps) {
-    json_t *list = CLI_LIST(path_fields, rows, steps);
+    json_t *list = MZ_LIST(path_fields, rows, steps);
     for (size_t i = 0; i < steps; i++)
         json_object_set_new(json_array_get(list, i), "step", json_integer((json_int_t)i + 1));
     return list;
@@ -262,11 +262,11 @@ static int overflow(void) {
 }
 
 // --- clipping ------------------------------------------------------------------------------------------------------
-static const cli_field clip_fields[] = {
-    {CLI_FIELD(mz_clip_order, order), "order", "order"},
-    {CLI_FIELD(mz_clip_order, norm), "norm", "norm seen", "%g"},
-    {CLI_FIELD(mz_clip_order, clip), "clip", "clip factor", "%g"},
-    {CLI_FIELD(mz_clip_order, update), "update", "update", "%g"},
+static const mz_row_field clip_fields[] = {
+    {MZ_FIELD(mz_clip_order, order), "order", "order"},
+    {MZ_FIELD(mz_clip_order, norm), "norm", "norm seen", "%g"},
+    {MZ_FIELD(mz_clip_order, clip), "clip", "clip factor", "%g"},
+    {MZ_FIELD(mz_clip_order, update), "update", "update", "%g"},
 };
 
 static int clipping(void) {
@@ -280,7 +280,7 @@ static int clipping(void) {
     for (int i = 0; i < 2; i++)
         CLI_DO(mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]));
     if (cli_has("json"))
-        return cli_json_print(json_pack("{s:o}", "rows", CLI_LIST(clip_fields, orders, 2)));
+        return cli_json_print(json_pack("{s:o}", "rows", MZ_LIST(clip_fields, orders, 2)));
     cli_tell("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,
              max_norm);
     printf("\n");
@@ -293,17 +293,17 @@ static int clipping(void) {
 // --- layernorm -----------------------------------------------------------------------------------------------------
 static const mezzo_dtype norm_formats[] = {MEZZO_F16, MEZZO_BF16};
 
-static const cli_field norm_fields[] = {
-    {CLI_FIELD(mz_norm_row, format), "format", "stored"},
-    {CLI_FIELD(mz_norm_row, width), "width", "width", "%.0f"},
-    {CLI_FIELD(mz_norm_row, mean), "mean", "mean", "%.6g"},
-    {CLI_FIELD(mz_norm_row, low_mean), "format_mean", "in format", "%.6g"},
-    {CLI_FIELD(mz_norm_row, fp32_mean), "fp32_mean", "in fp32", "%.6g"},
-    {CLI_FIELD(mz_norm_row, variance), "variance", "variance", "%.6g"},
-    {CLI_FIELD(mz_norm_row, low_variance), "format_variance", "in format", "%.6g"},
-    {CLI_FIELD(mz_norm_row, low_one_pass), "format_one_pass", "1 pass", "%.6g"},
-    {CLI_FIELD(mz_norm_row, fp32_variance), "fp32_variance", "in fp32", "%.6g"},
-    {CLI_FIELD(mz_norm_row, fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g"},
+static const mz_row_field norm_fields[] = {
+    {MZ_FIELD(mz_norm_row, format), "format", "stored"},
+    {MZ_FIELD(mz_norm_row, width), "width", "width", "%.0f"},
+    {MZ_FIELD(mz_norm_row, mean), "mean", "mean", "%.6g"},
+    {MZ_FIELD(mz_norm_row, low_mean), "format_mean", "in format", "%.6g"},
+    {MZ_FIELD(mz_norm_row, fp32_mean), "fp32_mean", "in fp32", "%.6g"},
+    {MZ_FIELD(mz_norm_row, variance), "variance", "variance", "%.6g"},
+    {MZ_FIELD(mz_norm_row, low_variance), "format_variance", "in format", "%.6g"},
+    {MZ_FIELD(mz_norm_row, low_one_pass), "format_one_pass", "1 pass", "%.6g"},
+    {MZ_FIELD(mz_norm_row, fp32_variance), "fp32_variance", "in fp32", "%.6g"},
+    {MZ_FIELD(mz_norm_row, fp32_one_pass), "fp32_one_pass", "1 pass", "%.6g"},
 };
 
 static int layernorm(void) {
@@ -319,7 +319,7 @@ static int layernorm(void) {
                 mz_norm_statistics(norm_formats[f], INT64_C(256) << 2 * w, center, (uint64_t)seed);
     CLI_PLOT(mz_lab_draw_norms, rows, rows + WIDTHS, WIDTHS);
     if (cli_has("json"))
-        return cli_json_print(CLI_LIST(norm_fields, rows, MZ_COUNT(rows)));
+        return cli_json_print(MZ_LIST(norm_fields, rows, MZ_COUNT(rows)));
     cli_tell("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
              "E[x²] - E[x]²",
              center);

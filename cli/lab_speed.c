@@ -17,24 +17,24 @@ static const char *other_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(line, is.asked), "precision", "precision"},
-    {CLI_FIELD(line, is.effective), "effective"},
-    {CLI_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f"},
-    {CLI_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count"},
-    {CLI_FIELD(line, is.memory), "memory_bytes", "memory", "bytes"},
-    {CLI_FIELD(line, is.final_loss), "final_loss", "last loss", "%.4f"},
-    {CLI_FIELD(line, is.steps), "steps_to_target", "steps", "%.0f", .flags = CLI_DASH},
-    {CLI_FIELD(line, is.seconds), "seconds_to_target", "seconds", "%.2f", .flags = CLI_DASH},
-    {CLI_FIELD(line, times), NULL, "times", "%.2f", .flags = CLI_DASH},
-    {CLI_FIELD(line, is.skipped), "skipped"},
-    {CLI_FIELD(line, is.reason), "reason"},
-    {CLI_FIELD(line, is.effective), NULL, "", .text = other_text},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(line, is.asked), "precision", "precision"},
+    {MZ_FIELD(line, is.effective), "effective"},
+    {MZ_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f"},
+    {MZ_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count"},
+    {MZ_FIELD(line, is.memory), "memory_bytes", "memory", "bytes"},
+    {MZ_FIELD(line, is.final_loss), "final_loss", "last loss", "%.4f"},
+    {MZ_FIELD(line, is.steps), "steps_to_target", "steps", "%.0f", .flags = MZ_DASH},
+    {MZ_FIELD(line, is.seconds), "seconds_to_target", "seconds", "%.2f", .flags = MZ_DASH},
+    {MZ_FIELD(line, times), NULL, "times", "%.2f", .flags = MZ_DASH},
+    {MZ_FIELD(line, is.skipped), "skipped"},
+    {MZ_FIELD(line, is.reason), "reason"},
+    {MZ_FIELD(line, is.effective), NULL, "", .text = other_text},
 };
 
 static void print_rows(const line *rows, size_t n, const mz_speed_result *result, const mz_speed_options *o) {
-    printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n", cli_count((double)result->parameters).text,
-           (long long)o->batch, result->device);
+    printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n",
+           mz_count_text((double)result->parameters).text, (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
     cli_tell("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative "
              "to the first row. All start\nfrom the same weights and see the same batches; they alternate every few "
@@ -43,11 +43,11 @@ static void print_rows(const line *rows, size_t n, const mz_speed_result *result
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mz_speed_options, steps), "steps", 10, 1000000, 100},
-    {CLI_FIELD(mz_speed_options, layers), "layers", 1, 1000, 4},
-    {CLI_FIELD(mz_speed_options, d_model), "d-model", 16, 1 << 16, 256},
-    {CLI_FIELD(mz_speed_options, batch), "batch-size", 1, 1 << 16, 8},
-    {CLI_FIELD(mz_speed_options, target), "target", 1e-3, 1e3, 0},
+    {MZ_FIELD(mz_speed_options, steps), "steps", 10, 1000000, 100},
+    {MZ_FIELD(mz_speed_options, layers), "layers", 1, 1000, 4},
+    {MZ_FIELD(mz_speed_options, d_model), "d-model", 16, 1 << 16, 256},
+    {MZ_FIELD(mz_speed_options, batch), "batch-size", 1, 1 << 16, 8},
+    {MZ_FIELD(mz_speed_options, target), "target", 1e-3, 1e3, 0},
 };
 
 int cli_lab_speed(void) {
@@ -66,7 +66,7 @@ int cli_lab_speed(void) {
     if (cli_has("json"))
         return cli_json_print(json_pack("{so sI ss so}", "target", mz_json_number(result.target), "parameters",
                                         (json_int_t)result.parameters, "device", result.device, "rows",
-                                        CLI_LIST(fields, lines, n)));
+                                        MZ_LIST(fields, lines, n)));
     print_rows(lines, n, &result, &o);
     return CLI_DONE;
 }

@@ -187,7 +187,7 @@ static int print_result(const mz_underflow *u, int scale, size_t most) {
     CLI_PLOT(mz_lab_draw_underflow, u, scale);
     if (cli_has("json"))
         return cli_json_print(result_json(u, scale));
-    printf("step %lld of %s, in %s\n\n", (long long)u->step, run != NULL ? cli_show(run).text : "a small GPT",
+    printf("step %lld of %s, in %s\n\n", (long long)u->step, run != NULL ? mz_show(run).text : "a small GPT",
            cli_text("precision", "FP32"));
     print_head(scale);
     for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {

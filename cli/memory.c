@@ -113,8 +113,8 @@ static mezzo_status read_session(asked *a, const mezzo_config *config) {
 }
 
 // --- output ---------------------------------------------------------------------------------------------------------
-static cli_short mib(size_t bytes) {
-    cli_short out;
+static mz_short mib(size_t bytes) {
+    mz_short out;
     const double x = (double)bytes / 1048576;
     if (bytes > 0 && x < 0.05)
         snprintf(out.text, sizeof out.text, "%zu bytes", bytes);
@@ -152,44 +152,44 @@ static line line_of(const asked *a, const mz_memory_row *r) {
                   .saved = 100 * (1 - total / base)};
 }
 
-static const cli_field row_fields[] = {
-    {CLI_FIELD(line, precision), "precision", "precision"},
-    {CLI_FIELD(line, optimizer), "optimizer_kind", "optimizer"},
-    {CLI_FIELD(line, master), "master", "master"},
-    {CLI_FIELD(line, f.weights), "weights", "weights", "mib",
+static const mz_row_field row_fields[] = {
+    {MZ_FIELD(line, precision), "precision", "precision"},
+    {MZ_FIELD(line, optimizer), "optimizer_kind", "optimizer"},
+    {MZ_FIELD(line, master), "master", "master"},
+    {MZ_FIELD(line, f.weights), "weights", "weights", "mib",
      .legend = "the masters: fp32, or what the copies do not hold of them"},
-    {CLI_FIELD(line, f.shadows), "shadows", "copies", "mib", .legend = "low-precision weights, which products read"},
-    {CLI_FIELD(line, f.gradients), "gradients", "grads", "mib", .legend = "gradients of the parameters"},
-    {CLI_FIELD(line, f.optimizer), "optimizer", "state", "mib", .legend = "the optimizer's moments"},
-    {CLI_FIELD(line, f.activations), "activations", "activ.", "mib",
+    {MZ_FIELD(line, f.shadows), "shadows", "copies", "mib", .legend = "low-precision weights, which products read"},
+    {MZ_FIELD(line, f.gradients), "gradients", "grads", "mib", .legend = "gradients of the parameters"},
+    {MZ_FIELD(line, f.optimizer), "optimizer", "state", "mib", .legend = "the optimizer's moments"},
+    {MZ_FIELD(line, f.activations), "activations", "activ.", "mib",
      .legend = "activations that do not fit into the gradients' memory, which holds others until backward writes it"},
-    {CLI_FIELD(line, f.workspace), "workspace"},
-    {CLI_FIELD(line, f.inputs), "inputs"},
-    {CLI_FIELD(line, f.padding), "padding"},
-    {CLI_FIELD(line, scratch), NULL, "work", "mib",
+    {MZ_FIELD(line, f.workspace), "workspace"},
+    {MZ_FIELD(line, f.inputs), "inputs"},
+    {MZ_FIELD(line, f.padding), "padding"},
+    {MZ_FIELD(line, scratch), NULL, "work", "mib",
      .legend = "kernels' scratch and inputs; on a CPU also the unused rest of huge pages"},
-    {CLI_FIELD(line, total), "total", "total", "mib", .legend = "of a training step. M: MiB, G: GiB"},
-    {CLI_FIELD(line, f.unshared), "activations_unshared"},
-    {CLI_FIELD(line, f.evaluation), "evaluation"},
-    {CLI_FIELD(line, f.sampling), "sampling"},
-    {CLI_FIELD(line, f.replay), "replay"},
-    {CLI_FIELD(line, run), "run"},
-    {CLI_FIELD(line, measured), "measured", .flags = CLI_KNOWN | CLI_WHOLE},
-    {CLI_FIELD(line, largest), "largest_batch", .flags = CLI_KNOWN | CLI_WHOLE},
-    {CLI_FIELD(line, again), "largest_batch_recompute", .flags = CLI_KNOWN | CLI_WHOLE},
+    {MZ_FIELD(line, total), "total", "total", "mib", .legend = "of a training step. M: MiB, G: GiB"},
+    {MZ_FIELD(line, f.unshared), "activations_unshared"},
+    {MZ_FIELD(line, f.evaluation), "evaluation"},
+    {MZ_FIELD(line, f.sampling), "sampling"},
+    {MZ_FIELD(line, f.replay), "replay"},
+    {MZ_FIELD(line, run), "run"},
+    {MZ_FIELD(line, measured), "measured", .flags = MZ_KNOWN | MZ_WHOLE},
+    {MZ_FIELD(line, largest), "largest_batch", .flags = MZ_KNOWN | MZ_WHOLE},
+    {MZ_FIELD(line, again), "largest_batch_recompute", .flags = MZ_KNOWN | MZ_WHOLE},
 };
 
 // The columns that --measure and --limit add to each row.
-static const cli_field asked_fields[] = {
-    {CLI_FIELD(line, precision), NULL, "precision"},
-    {CLI_FIELD(line, optimizer), NULL, "optimizer"},
-    {CLI_FIELD(line, master), NULL, "master"},
-    {CLI_FIELD(line, total), NULL, "total", "mib"},
-    {CLI_FIELD(line, measured), NULL, "measured", "mib", .flags = CLI_KNOWN, .legend = "peak of two steps that ran"},
-    {CLI_FIELD(line, error), NULL, "error", "%+.2f %%", .flags = CLI_KNOWN, .legend = "of the plan's total"},
-    {CLI_FIELD(line, largest), NULL, "largest batch", "%.0f", .flags = CLI_KNOWN,
+static const mz_row_field asked_fields[] = {
+    {MZ_FIELD(line, precision), NULL, "precision"},
+    {MZ_FIELD(line, optimizer), NULL, "optimizer"},
+    {MZ_FIELD(line, master), NULL, "master"},
+    {MZ_FIELD(line, total), NULL, "total", "mib"},
+    {MZ_FIELD(line, measured), NULL, "measured", "mib", .flags = MZ_KNOWN, .legend = "peak of two steps that ran"},
+    {MZ_FIELD(line, error), NULL, "error", "%+.2f %%", .flags = MZ_KNOWN, .legend = "of the plan's total"},
+    {MZ_FIELD(line, largest), NULL, "largest batch", "%.0f", .flags = MZ_KNOWN,
      .legend = "as mezzo train runs it, with evaluation and sampling"},
-    {CLI_FIELD(line, again), NULL, "with recompute", "%.0f", .flags = CLI_KNOWN},
+    {MZ_FIELD(line, again), NULL, "with recompute", "%.0f", .flags = MZ_KNOWN},
 };
 
 static const char *saved_text(const void *row, char *buf, size_t size) {
@@ -200,11 +200,11 @@ static const char *saved_text(const void *row, char *buf, size_t size) {
     return buf;
 }
 
-static const cli_field saving_fields[] = {
-    {CLI_FIELD(line, name), NULL, ""},
-    {CLI_FIELD(line, f.activations), NULL, "activations", "mib"},
-    {CLI_FIELD(line, total), NULL, "total", "mib"},
-    {CLI_FIELD(line, saved), NULL, "saved", .text = saved_text},
+static const mz_row_field saving_fields[] = {
+    {MZ_FIELD(line, name), NULL, ""},
+    {MZ_FIELD(line, f.activations), NULL, "activations", "mib"},
+    {MZ_FIELD(line, total), NULL, "total", "mib"},
+    {MZ_FIELD(line, saved), NULL, "saved", .text = saved_text},
 };
 
 static const char *recompute_text(const asked *a) {
@@ -221,7 +221,7 @@ static void print_plan(const asked *a) {
         snprintf(rank, sizeof rank, ", one of %d ranks", a->ranks);
     const char *recompute = recompute_text(a);
     cli_tell("%s: %s parameters; a micro batch of %s; planned for %s%s%s%s", a->model,
-             cli_count((double)base->f.parameters).text, batch, a->info.backend, rank,
+             mz_count_text((double)base->f.parameters).text, batch, a->info.backend, rank,
              *recompute != '\0' ? ", with " : "", recompute);
     printf("\n");
     line lines[MZ_MEMORY_ROWS];
@@ -284,17 +284,17 @@ typedef struct priced {
     double sum, bytes; // per parameter; of all parameters
 } priced;
 
-static const cli_field scheme_fields[] = {
-    {CLI_FIELD(priced, is.name), "scheme", "bytes/parameter"},
-    {CLI_FIELD(priced, is.weights), "weights", "weights", "%g"},
-    {CLI_FIELD(priced, is.copies), "copies", "copies", "%g"},
-    {CLI_FIELD(priced, is.gradients), "gradients", "grads", "%g"},
-    {CLI_FIELD(priced, is.optimizer), "moments", "state", "%g"},
-    {CLI_FIELD(priced, sum), "bytes_a_parameter", "sum", "%g"},
-    {CLI_FIELD(priced, bytes), "bytes"},
-    {CLI_FIELD(priced, bytes), NULL, "GB", "%.1f", .factor = 1e-9},
-    {CLI_FIELD(priced, is.real), "real"},
-    {CLI_FIELD(priced, is.remark), "remark"},
+static const mz_row_field scheme_fields[] = {
+    {MZ_FIELD(priced, is.name), "scheme", "bytes/parameter"},
+    {MZ_FIELD(priced, is.weights), "weights", "weights", "%g"},
+    {MZ_FIELD(priced, is.copies), "copies", "copies", "%g"},
+    {MZ_FIELD(priced, is.gradients), "gradients", "grads", "%g"},
+    {MZ_FIELD(priced, is.optimizer), "moments", "state", "%g"},
+    {MZ_FIELD(priced, sum), "bytes_a_parameter", "sum", "%g"},
+    {MZ_FIELD(priced, bytes), "bytes"},
+    {MZ_FIELD(priced, bytes), NULL, "GB", "%.1f", .factor = 1e-9},
+    {MZ_FIELD(priced, is.real), "real"},
+    {MZ_FIELD(priced, is.remark), "remark"},
 };
 
 static void print_schemes(double params, const priced rows[MZ_SCHEMES]) {
@@ -312,11 +312,11 @@ static json_t *plan_json(const asked *a) {
     json_t *rows = json_array(), *savings = json_array();
     for (int i = 0; i < a->plan.n_rows; i++) {
         const line l = line_of(a, &a->plan.rows[i]);
-        json_array_append_new(rows, cli_fields_json(row_fields, MZ_COUNT(row_fields), &l, NULL, NULL));
+        json_array_append_new(rows, mz_fields_json(row_fields, MZ_COUNT(row_fields), &l, NULL, NULL));
     }
     for (int i = 0; i < a->plan.n_savings; i++) {
         const line l = line_of(a, &(mz_memory_row){.f = a->plan.savings[i].f, .largest = -1});
-        json_t *o = cli_fields_json(row_fields + OF_ROWS, MZ_COUNT(row_fields) - OF_ROWS, &l, NULL, NULL);
+        json_t *o = mz_fields_json(row_fields + OF_ROWS, MZ_COUNT(row_fields) - OF_ROWS, &l, NULL, NULL);
         json_object_set_new(o, "name", json_string(a->plan.savings[i].name));
         json_array_append_new(savings, o);
     }
@@ -332,7 +332,8 @@ static mezzo_status draw(const char *folder, const char *name, const asked *a) {
     mz_session_describe(&a->plan.session, batch, sizeof batch);
     const char *recompute = recompute_text(a);
     snprintf(title, sizeof title, "%s, %s parameters, %s%s%s", a->model,
-             cli_count((double)a->plan.rows[0].f.parameters).text, batch, *recompute != '\0' ? ", " : "", recompute);
+             mz_count_text((double)a->plan.rows[0].f.parameters).text, batch, *recompute != '\0' ? ", " : "",
+             recompute);
     return mz_memory_draw(folder, name, title, &a->plan);
 }
 
@@ -368,7 +369,7 @@ static int by_formula(void) {
         rows[i] = (priced){mz_schemes[i], mz_scheme_total(&mz_schemes[i]), mz_scheme_total(&mz_schemes[i]) * params};
     if (cli_has("json"))
         return cli_json_print(
-            json_pack("{sf so}", "parameters", params, "schemes", CLI_LIST(scheme_fields, rows, MZ_SCHEMES)));
+            json_pack("{sf so}", "parameters", params, "schemes", MZ_LIST(scheme_fields, rows, MZ_SCHEMES)));
     print_schemes(params, rows);
     return CLI_DONE;
 }

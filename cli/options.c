@@ -257,16 +257,16 @@ int cli_ranges(const cli_range *ranges, size_t n, void *into) {
         void *to = (char *)into + r->offset;
         double number = 0;
         int64_t integer = 0;
-        if (r->kind == CLI_F64 || r->factor != 0) {
+        if (r->kind == MZ_FIELD_F64 || r->factor != 0) {
             CLI_TRY(cli_number(r->name, r->least, r->most, r->initial, &number));
             integer = r->factor != 0 ? (int64_t)(number * r->factor) : 0;
         } else {
             const int64_t most = r->most < 0x1p63 ? (int64_t)r->most : INT64_MAX;
             CLI_TRY(cli_integer(r->name, (int64_t)r->least, most, (int64_t)r->initial, &integer));
         }
-        if (r->kind == CLI_F64)
+        if (r->kind == MZ_FIELD_F64)
             *(double *)to = number;
-        else if (r->kind == CLI_I32)
+        else if (r->kind == MZ_FIELD_I32)
             *(int *)to = (int)integer;
         else
             memcpy(to, &integer, sizeof integer); // the number may have either sign

@@ -102,7 +102,7 @@ void cli_progress_work(const char *what, int64_t done, int64_t total) {
                 (long long)works[i].total);
     }
     if (!isnan(left))
-        cli_add(line, LINE_BYTES, "  %s left", cli_duration(left).text);
+        cli_add(line, LINE_BYTES, "  %s left", mz_duration_text(left).text);
     if (n_works > 0)
         cli_progress_line(false, "%s", line);
 }
@@ -117,9 +117,9 @@ static double unsigned_nan(double x) {
 static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
     cli_add(line, LINE_BYTES, "step %lld/%lld  loss %.4f", (long long)now->step, (long long)now->steps,
             unsigned_nan(now->loss));
-    cli_add(line, LINE_BYTES, "  %s %s/s", cli_count(now->tokens_per_second).text,
+    cli_add(line, LINE_BYTES, "  %s %s/s", mz_count_text(now->tokens_per_second).text,
             strcmp(now->unit, "tokens") == 0 ? "tok" : now->unit);
-    cli_add(line, LINE_BYTES, "  %s left", cli_duration(now->seconds_left).text);
+    cli_add(line, LINE_BYTES, "  %s left", mz_duration_text(now->seconds_left).text);
     if (!isnan(screen.val_loss))
         cli_add(line, LINE_BYTES, "  val %.4f", screen.val_loss);
     cli_add(line, LINE_BYTES, "  lr %.2e", now->lr);
@@ -135,7 +135,7 @@ static void describe(char line[LINE_BYTES], const mezzo_progress *now) {
                 strcmp(now->unit, "tokens") == 0 ? "tok" : "example");
     if (now->wait_ms > 0.01 * now->step_ms)
         cli_add(line, LINE_BYTES, "  waits %.0f %%", 100 * now->wait_ms / now->step_ms);
-    cli_add(line, LINE_BYTES, "  mem %s", cli_bytes((double)now->memory_bytes).text);
+    cli_add(line, LINE_BYTES, "  mem %s", mz_bytes_text((double)now->memory_bytes).text);
 }
 
 static void show_step(const mezzo_progress *now) {
@@ -190,7 +190,7 @@ void cli_progress_show(const mezzo_progress *now) {
         print_sample(now);
         break;
     case MEZZO_EVENT_CHECKPOINT:
-        fprintf(stderr, "checkpoint %s\n", cli_show(now->text).text);
+        fprintf(stderr, "checkpoint %s\n", mz_show(now->text).text);
         break;
     case MEZZO_EVENT_STEP:
     case MEZZO_EVENT_END:

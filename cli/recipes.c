@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "fields.h"
 #include "io/file.h"
 #include "io/yaml.h"
 
@@ -78,10 +77,10 @@ typedef struct told {
     char name[256], reproduces[256], data[256], device[256], time[256], reached[256];
 } told;
 
-static const cli_field fields[] = {
-    {CLI_FIELD(told, name), "name"},         {CLI_FIELD(told, reproduces), "reproduces", "reproduces"},
-    {CLI_FIELD(told, data), "data", "data"}, {CLI_FIELD(told, device), "device", "device"},
-    {CLI_FIELD(told, time), "time", "time"}, {CLI_FIELD(told, reached), "reached", "reached"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(told, name), "name"},         {MZ_FIELD(told, reproduces), "reproduces", "reproduces"},
+    {MZ_FIELD(told, data), "data", "data"}, {MZ_FIELD(told, device), "device", "device"},
+    {MZ_FIELD(told, time), "time", "time"}, {MZ_FIELD(told, reached), "reached", "reached"},
 };
 
 static void copy(const mz_yaml_node *recipe, const char *key, char out[256]) {
@@ -107,10 +106,10 @@ static mezzo_status describe(const char *folder, const char *name, int depth, to
 
 static int tell(const told *all, size_t n) {
     if (cli_has("json"))
-        return cli_json_print(CLI_LIST(fields, all, n));
+        return cli_json_print(MZ_LIST(fields, all, n));
     for (size_t i = 0; i < n; i++) {
         printf("%s%s\n", i > 0 ? "\n" : "", all[i].name);
-        cli_fields_lines(fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
+        cli_lines(fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
     }
     printf("\nRun one with mezzo train --recipe NAME --data PATH; options override its keys.\n");
     return CLI_DONE;

@@ -84,8 +84,8 @@ int cli_plot_parse(cli_plot *plot) {
 
 int cli_plotted(mezzo_status status, const cli_plot *plot) {
     CLI_DO(status);
-    fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", cli_show(plot->name).text, cli_show(plot->name).text,
-            cli_show(plot->name).text, cli_show(plot->folder).text);
+    fprintf(stderr, "wrote %s.svg, %s.png and %s.gp in %s\n", mz_show(plot->name).text, mz_show(plot->name).text,
+            mz_show(plot->name).text, mz_show(plot->folder).text);
     return CLI_DONE;
 }
 

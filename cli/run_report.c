@@ -15,11 +15,11 @@ static int write_page(const mz_run_log *logs, int n, const char *out) {
     }
     mz_text html = {0};
     html.status = mz_run_page(logs, n, title, &html);
-    const cli_short bytes = cli_bytes((double)html.len);
+    const mz_short bytes = mz_bytes_text((double)html.len);
     CLI_DO(mz_text_save(&html, out));
     const bool piped = strcmp(out, CLI_STDOUT) == 0;
     fprintf(piped ? stderr : stdout, "wrote %s (%s): open it in a browser, it needs no network\n",
-            piped ? "standard output" : cli_show(out).text, bytes.text);
+            piped ? "standard output" : mz_show(out).text, bytes.text);
     return CLI_DONE;
 }
 

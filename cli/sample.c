@@ -13,7 +13,7 @@ typedef struct texts {
 
 static void finish_one(texts *t) {
     if (t->json) {
-        json_array_append_new(t->all, cli_json_bytes(t->text.data != NULL ? t->text.data : "", t->text.len));
+        json_array_append_new(t->all, mz_json_bytes(t->text.data != NULL ? t->text.data : "", t->text.len));
         mz_text_free(&t->text);
     } else {
         putchar('\n');
@@ -42,24 +42,24 @@ static void on_text(void *user, int index, const char *text, size_t bytes) {
     }
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(mezzo_sample_options, prompt), "prompt"},
-    {CLI_FIELD(mezzo_sample_options, chat), "chat"},
-    {CLI_FIELD(mezzo_sample_options, temperature), "temperature"},
-    {CLI_FIELD(mezzo_sample_options, top_p), "top_p"},
-    {CLI_FIELD(mezzo_sample_options, top_k), "top_k"},
-    {CLI_FIELD(mezzo_sample_options, seed), "seed"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mezzo_sample_options, prompt), "prompt"},
+    {MZ_FIELD(mezzo_sample_options, chat), "chat"},
+    {MZ_FIELD(mezzo_sample_options, temperature), "temperature"},
+    {MZ_FIELD(mezzo_sample_options, top_p), "top_p"},
+    {MZ_FIELD(mezzo_sample_options, top_k), "top_k"},
+    {MZ_FIELD(mezzo_sample_options, seed), "seed"},
 };
 
 // The limits of mezzo_sample_defaults.
 static const cli_range ranges[] = {
-    {CLI_FIELD(mezzo_sample_options, tokens), "tokens", 1, 1 << 24, 200},
-    {CLI_FIELD(mezzo_sample_options, samples), "count", 1, 100000, 1},
-    {CLI_FIELD(mezzo_sample_options, top_k), "top-k", 0, INT32_MAX, 0},
-    {CLI_FIELD(mezzo_sample_options, seed), "seed", 0, 0x1p63, 1},
-    {CLI_FIELD(mezzo_sample_options, threads), "threads", 0, 4096, 0},
-    {CLI_FIELD(mezzo_sample_options, top_p), "top-p", 0, 1, 0},
-    {CLI_FIELD(mezzo_sample_options, temperature), "temperature", 0, 1000, 0.8},
+    {MZ_FIELD(mezzo_sample_options, tokens), "tokens", 1, 1 << 24, 200},
+    {MZ_FIELD(mezzo_sample_options, samples), "count", 1, 100000, 1},
+    {MZ_FIELD(mezzo_sample_options, top_k), "top-k", 0, INT32_MAX, 0},
+    {MZ_FIELD(mezzo_sample_options, seed), "seed", 0, 0x1p63, 1},
+    {MZ_FIELD(mezzo_sample_options, threads), "threads", 0, 4096, 0},
+    {MZ_FIELD(mezzo_sample_options, top_p), "top-p", 0, 1, 0},
+    {MZ_FIELD(mezzo_sample_options, temperature), "temperature", 0, 1000, 0.8},
 };
 
 int cli_sample_options(mezzo_sample_options *options) {
@@ -79,27 +79,27 @@ typedef struct shown {
     const char *folder;
 } shown;
 
-static const cli_field picture_fields[] = {
-    {CLI_FIELD(shown, folder), "folder", "pictures in"},
-    {CLI_FIELD(shown, result.pictures), "pictures", "pictures", "count"},
-    {CLI_FIELD(shown, result.nmse), "nmse", "NMSE", "%.6f"},
-    {CLI_FIELD(shown, result.rmse), "rmse", "RMSE", "%.6f"},
-    {CLI_FIELD(shown, result.ssim), "ssim", "SSIM", "%.4f"},
-    {CLI_FIELD(shown, result.psnr), "psnr", "PSNR", "%.2f dB"},
-    {CLI_FIELD(shown, result.seconds), "seconds", "seconds", "%.1f"},
-    {CLI_FIELD(shown, result.step), "step"},
-    {CLI_FIELD(shown, result.ema), "ema"},
-    {CLI_FIELD(shown, result.checkpoint), "checkpoint"},
+static const mz_row_field picture_fields[] = {
+    {MZ_FIELD(shown, folder), "folder", "pictures in"},
+    {MZ_FIELD(shown, result.pictures), "pictures", "pictures", "count"},
+    {MZ_FIELD(shown, result.nmse), "nmse", "NMSE", "%.6f"},
+    {MZ_FIELD(shown, result.rmse), "rmse", "RMSE", "%.6f"},
+    {MZ_FIELD(shown, result.ssim), "ssim", "SSIM", "%.4f"},
+    {MZ_FIELD(shown, result.psnr), "psnr", "PSNR", "%.2f dB"},
+    {MZ_FIELD(shown, result.seconds), "seconds", "seconds", "%.1f"},
+    {MZ_FIELD(shown, result.step), "step"},
+    {MZ_FIELD(shown, result.ema), "ema"},
+    {MZ_FIELD(shown, result.checkpoint), "checkpoint"},
 };
 
 static const cli_range picture_ranges[] = {
-    {CLI_FIELD(mezzo_predict_options, count), "count", 1, 1 << 30, 0},
-    {CLI_FIELD(mezzo_predict_options, batch_size), "batch-size", 1, 1024, 0},
-    {CLI_FIELD(mezzo_predict_options, rows), "rows", 1, 1000, 6},
-    {CLI_FIELD(mezzo_predict_options, steps), "steps", 1, 100000, 5},
-    {CLI_FIELD(mezzo_predict_options, eta), "eta", 0, 1, 0},
-    {CLI_FIELD(mezzo_predict_options, seed), "seed", 0, 0x1p63, 1},
-    {CLI_FIELD(mezzo_predict_options, threads), "threads", 0, 4096, 0},
+    {MZ_FIELD(mezzo_predict_options, count), "count", 1, 1 << 30, 0},
+    {MZ_FIELD(mezzo_predict_options, batch_size), "batch-size", 1, 1024, 0},
+    {MZ_FIELD(mezzo_predict_options, rows), "rows", 1, 1000, 6},
+    {MZ_FIELD(mezzo_predict_options, steps), "steps", 1, 100000, 5},
+    {MZ_FIELD(mezzo_predict_options, eta), "eta", 0, 1, 0},
+    {MZ_FIELD(mezzo_predict_options, seed), "seed", 0, 0x1p63, 1},
+    {MZ_FIELD(mezzo_predict_options, threads), "threads", 0, 4096, 0},
 };
 
 static int sample_pictures(void) {
@@ -135,7 +135,7 @@ int cli_sample(void) {
         finish_one(&t);
     int code = cli_code(status);
     if (code == CLI_DONE && t.json) {
-        json_t *o = CLI_OBJECT(fields, &options);
+        json_t *o = MZ_OBJECT(fields, &options);
         json_object_set(o, "samples", t.all);
         code = cli_json_print(o);
     }

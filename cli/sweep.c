@@ -14,14 +14,14 @@ typedef struct watch {
 } watch;
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mz_sweep_options, heads), "heads", 1, 65536, 0},
-    {CLI_FIELD(mz_sweep_options, vocab), "vocab", 2, INT32_MAX, 0},
-    {CLI_FIELD(mz_sweep_options, repeats.warmup), "warmup", 0, 1000, 3},
-    {CLI_FIELD(mz_sweep_options, repeats.iters), "iters", 1, MZ_REPEATS_MAX, 5},
-    {CLI_FIELD(mz_sweep_options, repeats.enough), "cv", 0, 1, 0.1},
-    {CLI_FIELD(mz_sweep_options, energy_seconds), "energy-seconds", 0, 60, 0.3},
-    {CLI_FIELD(mz_sweep_options, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
-    {CLI_FIELD(mz_sweep_options, seed), "seed", 0, 0x1p63, 1},
+    {MZ_FIELD(mz_sweep_options, heads), "heads", 1, 65536, 0},
+    {MZ_FIELD(mz_sweep_options, vocab), "vocab", 2, INT32_MAX, 0},
+    {MZ_FIELD(mz_sweep_options, repeats.warmup), "warmup", 0, 1000, 3},
+    {MZ_FIELD(mz_sweep_options, repeats.iters), "iters", 1, MZ_REPEATS_MAX, 5},
+    {MZ_FIELD(mz_sweep_options, repeats.enough), "cv", 0, 1, 0.1},
+    {MZ_FIELD(mz_sweep_options, energy_seconds), "energy-seconds", 0, 60, 0.3},
+    {MZ_FIELD(mz_sweep_options, memory), "memory-gb", 0, 1e6, 0, 0x1p30},
+    {MZ_FIELD(mz_sweep_options, seed), "seed", 0, 0x1p63, 1},
 };
 
 typedef struct axis {
@@ -85,31 +85,31 @@ static void show(void *user, const mz_sweep_progress *p) {
     w->failed += isnan(p->step_ms);
     if (w->quiet)
         return;
-    const cli_short left = cli_duration(p->seconds_left);
+    const mz_short left = mz_duration_text(p->seconds_left);
     mz_key_text(&p->row->key, "", text, sizeof text);
     if (isnan(p->step_ms))
         cli_progress_line(true, "%d/%d  %s left  %s  %s: fits on no rung", p->done, p->total, left.text, p->row->prec,
                           text);
     else
         cli_progress_line(true, "%d/%d  %s left  %s  %s: %.3f ms, %s %s/s%s%s", p->done, p->total, left.text,
-                          p->row->prec, text, p->step_ms, cli_count(p->row->tps).text, w->unit,
+                          p->row->prec, text, p->step_ms, mz_count_text(p->row->tps).text, w->unit,
                           strcmp(p->row->rung, "base") != 0 ? ", " : "",
                           strcmp(p->row->rung, "base") != 0 ? p->row->rung : "");
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(watch, done), "rows"},         {CLI_FIELD(watch, total), "total"},
-    {CLI_FIELD(watch, rows), "measured_now"}, {CLI_FIELD(watch, failed), "fitted_nowhere"},
-    {CLI_FIELD(watch, seconds), "seconds"},
+static const mz_row_field fields[] = {
+    {MZ_FIELD(watch, done), "rows"},         {MZ_FIELD(watch, total), "total"},
+    {MZ_FIELD(watch, rows), "measured_now"}, {MZ_FIELD(watch, failed), "fitted_nowhere"},
+    {MZ_FIELD(watch, seconds), "seconds"},
 };
 
 static int print_result(const mz_sweep_options *o, const watch *w) {
     if (cli_has("json")) {
-        json_t *r = json_pack("{so}", "out", cli_json_text(o->path));
-        return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
+        json_t *r = json_pack("{so}", "out", mz_json_text(o->path));
+        return cli_json_print(mz_fields_json(fields, MZ_COUNT(fields), w, NULL, r));
     }
-    printf("%s: %d row%s, %d of them measured now, in %s\n", cli_show(o->path).text, w->done, w->done == 1 ? "" : "s",
-           w->rows, cli_duration(w->seconds).text);
+    printf("%s: %d row%s, %d of them measured now, in %s\n", mz_show(o->path).text, w->done, w->done == 1 ? "" : "s",
+           w->rows, mz_duration_text(w->seconds).text);
     if (o->n_precisions < 2) // one precision has nothing to compare with
         return CLI_DONE;
     bool has_baseline = false; // the baseline of analyze

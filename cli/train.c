@@ -80,7 +80,7 @@ static const char *loss_text(const void *row, char *buf, size_t size) {
 
 static const char *speed_text(const void *row, char *buf, size_t size) {
     const mezzo_train_result *r = row;
-    snprintf(buf, size, "%s %s/s", cli_count(r->tokens_per_second).text, r->unit);
+    snprintf(buf, size, "%s %s/s", mz_count_text(r->tokens_per_second).text, r->unit);
     return r->tokens_per_second > 0 ? buf : NULL;
 }
 
@@ -90,48 +90,48 @@ static const char *energy_text(const void *row, char *buf, size_t size) {
     return isnan(r->joules_per_token) ? NULL : buf;
 }
 
-static const cli_field fields[] = {
-    {CLI_FIELD(mezzo_train_result, checkpoint), "checkpoint"},
-    {CLI_FIELD(mezzo_train_result, device), "device"},
-    {CLI_FIELD(mezzo_train_result, precision), "precision"},
-    {CLI_FIELD(mezzo_train_result, steps), "steps"},
-    {CLI_FIELD(mezzo_train_result, healthy), "healthy"},
-    {CLI_FIELD(mezzo_train_result, loss), "loss", "training loss", .text = loss_text},
-    {CLI_FIELD(mezzo_train_result, val_loss), "val_loss", "validation loss", .text = validation_text},
-    {CLI_FIELD(mezzo_train_result, sampled_val_loss), "sampled_val_loss", "  of a sample", .flags = CLI_KNOWN,
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mezzo_train_result, checkpoint), "checkpoint"},
+    {MZ_FIELD(mezzo_train_result, device), "device"},
+    {MZ_FIELD(mezzo_train_result, precision), "precision"},
+    {MZ_FIELD(mezzo_train_result, steps), "steps"},
+    {MZ_FIELD(mezzo_train_result, healthy), "healthy"},
+    {MZ_FIELD(mezzo_train_result, loss), "loss", "training loss", .text = loss_text},
+    {MZ_FIELD(mezzo_train_result, val_loss), "val_loss", "validation loss", .text = validation_text},
+    {MZ_FIELD(mezzo_train_result, sampled_val_loss), "sampled_val_loss", "  of a sample", .flags = MZ_KNOWN,
      .text = sampled_text},
-    {CLI_FIELD(mezzo_train_result, best_val_loss), "best_val_loss"},
-    {CLI_FIELD(mezzo_train_result, val_bits_per_byte), "val_bits_per_byte", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_train_result, perplexity_per), "perplexity_per", .only = "tokens"},
-    {CLI_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_train_result, val_mae), "val_mae", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_train_result, val_r2), "val_r2", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
-    {CLI_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", .text = speed_text},
-    {CLI_FIELD(mezzo_train_result, mfu), "mfu", .flags = CLI_KNOWN},
-    {CLI_FIELD(mezzo_train_result, mfu), NULL, "mfu", "%.1f %% of the peak", CLI_KNOWN, .factor = 100},
-    {CLI_FIELD(mezzo_train_result, joules_per_token), "joules_per_token", "energy", .flags = CLI_KNOWN,
+    {MZ_FIELD(mezzo_train_result, best_val_loss), "best_val_loss"},
+    {MZ_FIELD(mezzo_train_result, val_bits_per_byte), "val_bits_per_byte", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_train_result, perplexity_per), "perplexity_per", .only = "tokens"},
+    {MZ_FIELD(mezzo_train_result, val_accuracy), "val_accuracy", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_train_result, val_mae), "val_mae", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_train_result, val_r2), "val_r2", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_train_result, seconds), "seconds", "time", "duration"},
+    {MZ_FIELD(mezzo_train_result, tokens_per_second), "*_per_second", "speed", .text = speed_text},
+    {MZ_FIELD(mezzo_train_result, mfu), "mfu", .flags = MZ_KNOWN},
+    {MZ_FIELD(mezzo_train_result, mfu), NULL, "mfu", "%.1f %% of the peak", MZ_KNOWN, .factor = 100},
+    {MZ_FIELD(mezzo_train_result, joules_per_token), "joules_per_token", "energy", .flags = MZ_KNOWN,
      .text = energy_text},
-    {CLI_FIELD(mezzo_train_result, wait_share), "wait_share"},
-    {CLI_FIELD(mezzo_train_result, memory_bytes), "memory_bytes", "memory", "bytes"},
-    {CLI_FIELD(mezzo_train_result, skipped), "skipped_steps", "skipped steps", "%.0f"},
-    {CLI_FIELD(mezzo_train_result, health), "health", "health"},
-    {CLI_FIELD(mezzo_train_result, sample), "sample"},
+    {MZ_FIELD(mezzo_train_result, wait_share), "wait_share"},
+    {MZ_FIELD(mezzo_train_result, memory_bytes), "memory_bytes", "memory", "bytes"},
+    {MZ_FIELD(mezzo_train_result, skipped), "skipped_steps", "skipped steps", "%.0f"},
+    {MZ_FIELD(mezzo_train_result, health), "health", "health"},
+    {MZ_FIELD(mezzo_train_result, sample), "sample"},
 };
 
 static void print_text(const char *folder, const mezzo_config *config, const mezzo_train_result *r) {
-    const cli_shown program_shown = cli_quoted(cli_line.program), quoted_shown = cli_quoted(folder);
+    const mz_shown program_shown = cli_quoted(cli_line.program), quoted_shown = cli_quoted(folder);
     const char *program = program_shown.text, *quoted = quoted_shown.text;
     printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, cli_key(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
-    cli_fields_lines(fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
+    cli_lines(fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
     if (*r->sample != '\0') {
         printf("\nsample:\n");
         cli_print_text(stdout, r->sample, strlen(r->sample));
         if (r->sample[strlen(r->sample) - 1] != '\n')
             putchar('\n');
     }
-    printf("\nrun folder: %s\n", cli_show(folder).text);
+    printf("\nrun folder: %s\n", mz_show(folder).text);
     char more[64];
     snprintf(more, sizeof more, " --steps %lld", (long long)r->steps * 2);
     printf("next:\n");
@@ -188,18 +188,18 @@ static void show(void *user, const mezzo_progress *p) {
     cli_progress_show(p);
 }
 
-static const cli_field bisect_fields[] = {
-    {CLI_FIELD(mezzo_bisect_result, found), "found"},
-    {CLI_FIELD(mezzo_bisect_result, first_step), "first_step"},
-    {CLI_FIELD(mezzo_bisect_result, last_step), "last_step"},
-    {CLI_FIELD(mezzo_bisect_result, step), "step"},
-    {CLI_FIELD(mezzo_bisect_result, micro), "micro"},
-    {CLI_FIELD(mezzo_bisect_result, kind), "kind"},
-    {CLI_FIELD(mezzo_bisect_result, op), "op"},
-    {CLI_FIELD(mezzo_bisect_result, module), "module"},
-    {CLI_FIELD(mezzo_bisect_result, phase), "phase"},
-    {CLI_FIELD(mezzo_bisect_result, dtype), "dtype"},
-    {CLI_FIELD(mezzo_bisect_result, text), "text"},
+static const mz_row_field bisect_fields[] = {
+    {MZ_FIELD(mezzo_bisect_result, found), "found"},
+    {MZ_FIELD(mezzo_bisect_result, first_step), "first_step"},
+    {MZ_FIELD(mezzo_bisect_result, last_step), "last_step"},
+    {MZ_FIELD(mezzo_bisect_result, step), "step"},
+    {MZ_FIELD(mezzo_bisect_result, micro), "micro"},
+    {MZ_FIELD(mezzo_bisect_result, kind), "kind"},
+    {MZ_FIELD(mezzo_bisect_result, op), "op"},
+    {MZ_FIELD(mezzo_bisect_result, module), "module"},
+    {MZ_FIELD(mezzo_bisect_result, phase), "phase"},
+    {MZ_FIELD(mezzo_bisect_result, dtype), "dtype"},
+    {MZ_FIELD(mezzo_bisect_result, text), "text"},
 };
 
 // Runs --bisect-nan: returns 0 where every step is good, 1 where one is not.
@@ -213,7 +213,7 @@ static int bisect(const mezzo_config *config, const mezzo_hooks *hooks) {
     }
     CLI_DO(status);
     if (cli_has("json"))
-        CLI_TRY(cli_json_print(CLI_OBJECT(bisect_fields, &r)));
+        CLI_TRY(cli_json_print(MZ_OBJECT(bisect_fields, &r)));
     else if (r.found)
         printf("%s\n", r.text);
     else
@@ -276,8 +276,8 @@ static mezzo_status resume_where_it_is(mezzo_config *config) {
     if (stat(mz_path_of("%s/checkpoints", folder).text, &there) != 0 || stat(folder, &here) != 0 ||
         (stat(named, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino))
         return MEZZO_OK;
-    fprintf(stderr, "mezzo: resuming %s, where this config.yaml is (it names %s as its folder)\n",
-            cli_show(folder).text, cli_show(named).text);
+    fprintf(stderr, "mezzo: resuming %s, where this config.yaml is (it names %s as its folder)\n", mz_show(folder).text,
+            mz_show(named).text);
     return mezzo_config_set(config, "train.out", folder, "resolved");
 }
 
@@ -293,12 +293,12 @@ static int train(const mezzo_config *config, const mezzo_hooks *hooks) {
         return CLI_INTERRUPTED;
     }
     if (status != MEZZO_OK && *result.checkpoint != '\0')
-        fprintf(stderr, "the newest checkpoint is %s\n", cli_show(result.checkpoint).text);
+        fprintf(stderr, "the newest checkpoint is %s\n", mz_show(result.checkpoint).text);
     CLI_DO(status);
     if (cli_has("json")) {
         json_t *o = json_object();
-        json_object_set_new(o, "run", cli_json_text(folder));
-        return cli_json_print(cli_fields_json(fields, MZ_COUNT(fields), &result, result.unit, o));
+        json_object_set_new(o, "run", mz_json_text(folder));
+        return cli_json_print(mz_fields_json(fields, MZ_COUNT(fields), &result, result.unit, o));
     }
     print_text(folder, config, &result);
     return CLI_DONE;

@@ -18,7 +18,7 @@ static void show(void *user, const mz_verify_progress *p) {
                     mezzo_precision_name(i == 0 ? r->baseline : r->precision), p->loss[i]);
     cli_progress_line(p->step == p->steps, "seed %d/%d  step %lld/%lld%s%s  %s, %s left", p->seed, p->seeds,
                       (long long)p->step, (long long)p->steps, losses[0] ? "  loss" : "", losses,
-                      cli_duration(p->seconds).text, cli_duration(p->seconds_left).text);
+                      mz_duration_text(p->seconds).text, mz_duration_text(p->seconds_left).text);
 }
 
 static json_t *report_json(const mz_verify_options *o, const mz_verify_result *r) {
@@ -46,17 +46,17 @@ static int tell(const mz_verify_options *o, const mz_verify_result *r, const cha
     if (cli_has("json"))
         return cli_json_print(report_json(o, r));
     (o->matched ? mz_matched_text : mz_verify_text)(o, r, &t);
-    mz_text_addf(&t, "\nreport: %s/verify.md, %s/verify.json\n", cli_show(folder).text, cli_show(folder).text);
+    mz_text_addf(&t, "\nreport: %s/verify.md, %s/verify.json\n", mz_show(folder).text, mz_show(folder).text);
     return cli_print_made(&t);
 }
 
 static const cli_range ranges[] = {
-    {CLI_FIELD(mz_verify_options, within), "within", 0, 1, 0.01},
-    {CLI_FIELD(mz_verify_options, minutes), "minutes", 0, 1e6, 0},
-    {CLI_FIELD(mz_verify_options, least_speedup), "min-speedup", 0, 1e6, 1.5},
-    {CLI_FIELD(mz_verify_options, least_memory_percent), "min-memory-reduction", -1e6, 100, 40},
-    {CLI_FIELD(mz_verify_options, most_accuracy_difference), "max-accuracy-difference", 0, 1, 0.01},
-    {CLI_FIELD(mz_verify_options, level), "level", 0.5, 0.9999, 0.95},
+    {MZ_FIELD(mz_verify_options, within), "within", 0, 1, 0.01},
+    {MZ_FIELD(mz_verify_options, minutes), "minutes", 0, 1e6, 0},
+    {MZ_FIELD(mz_verify_options, least_speedup), "min-speedup", 0, 1e6, 1.5},
+    {MZ_FIELD(mz_verify_options, least_memory_percent), "min-memory-reduction", -1e6, 100, 40},
+    {MZ_FIELD(mz_verify_options, most_accuracy_difference), "max-accuracy-difference", 0, 1, 0.01},
+    {MZ_FIELD(mz_verify_options, level), "level", 0.5, 0.9999, 0.95},
 };
 
 // Parses the options; each mode refuses those of the other one.

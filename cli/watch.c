@@ -82,11 +82,11 @@ static const char *number_text(const row *r, double x, char *buffer, size_t size
     if (isnan(x))
         snprintf(buffer, size, "nan");
     else if (r->decimals == BYTES)
-        snprintf(buffer, size, "%s", cli_bytes(fmax(x, 0)).text);
+        snprintf(buffer, size, "%s", mz_bytes_text(fmax(x, 0)).text);
     else if (fabs(x) >= (r->decimals == WHOLE ? 1e12 : 1e6))
         snprintf(buffer, size, "%.3g", x);
     else if (r->decimals == WHOLE)
-        snprintf(buffer, size, "%s", cli_count(x).text);
+        snprintf(buffer, size, "%s", mz_count_text(x).text);
     else if (r->decimals == SCIENTIFIC && x != 0)
         snprintf(buffer, size, "%.2e", x);
     else
@@ -142,9 +142,9 @@ static void print_place(const mz_run_log *log, int64_t steps, double age) {
     if (state == ENDED)
         printf(", ended");
     else if (state == STOPPED)
-        printf(", stopped: no records for %s", cli_duration(age).text);
+        printf(", stopped: no records for %s", mz_duration_text(age).text);
     else if (steps > log->last_step && isfinite(left))
-        printf(", about %s left", cli_duration(left).text);
+        printf(", about %s left", mz_duration_text(left).text);
     printf("\n\n");
 }
 
@@ -217,7 +217,6 @@ static void print_frame(const mz_run_log *log, int64_t steps, double age) {
              precision != NULL ? precision : "", device != NULL ? " on " : "", device != NULL ? device : "");
     mz_text_tame(head);
     cli_wrap(head, 0, 0, columns);
-    printf("\n");
     if (log->last_step < 0) {
         printf("no records yet\n");
         return;
@@ -264,7 +263,6 @@ static void print_health(const view *v, const mz_run_log *log) {
     mz_text_tame(health);
     printf("\n%s", !v->colours ? "" : healthy ? "\033[32m" : "\033[31m");
     cli_wrap(health, 0, 0, cli_terminal_columns(stdout));
-    printf("\n");
     printf("%s", v->colours ? "\033[0m" : "");
 }
 

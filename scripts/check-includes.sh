@@ -18,7 +18,7 @@ allowed() {
     runtime) echo "base/* graph/* quant/* backend/*.h $public_graph mezzo/optimizer.h" ;;
     nn) echo "base/* nn/* $public_graph" ;;
     models) echo "base/* io/file.h nn/* models/* $public_graph mezzo/model.h mezzo/model_keys.def mezzo/onnx.h onnx/place.h" ;;
-    io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/io.h" ;;
+    io) echo "base/* mezzo/status.h mezzo/dtype.h mezzo/program.h mezzo/io.h" ;;
     onnx) echo "base/* io/* $public_graph mezzo/onnx.h mezzo/step.h onnx.pb-c.h" ;;
     data) echo "base/* io/* mezzo/status.h mezzo/dtype.h mezzo/data.h" ;;
     optim) echo "base/* graph/* backend/*.h runtime/* $public_graph mezzo/optimizer.h mezzo/step.h" ;;

@@ -292,6 +292,27 @@ mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **ou
     return mz_json_parse(path, text, n, MZ_JSON_DEPTH, out);
 }
 
+json_t *mz_json_text(const char *text) {
+    return mz_json_bytes(text, strlen(text));
+}
+
+json_t *mz_json_bytes(const char *bytes, size_t n) {
+    json_t *text = json_stringn(bytes, n); // NULL: it is not UTF-8, or memory ran out
+    if (text != NULL)
+        return text;
+    mz_text clean = {0};
+    mz_text_add(&clean, "", 0);
+    for (size_t i = 0, width; i < n; i += width == 0 ? 1 : width) {
+        uint32_t code;
+        width = mz_utf8_decode(bytes + i, n - i, &code);
+        mz_text_add(&clean, width == 0 ? "\xEF\xBF\xBD" : bytes + i, width == 0 ? 3 : width);
+    }
+    ran_out |= clean.status != MEZZO_OK;
+    text = clean.status == MEZZO_OK ? json_stringn(clean.data, clean.len) : NULL;
+    mz_text_free(&clean);
+    return text;
+}
+
 void mz_json_add_text(mz_text *out, const char *text) {
     mz_text_add(out, "\"", 1);
     for (size_t i = 0, n = strlen(text); i < n;) {

@@ -54,6 +54,9 @@ mezzo_status mz_json_save_sealed_within(const char *path, const json_t *value, m
 // depends on the format's version.
 mezzo_status mz_json_load_sealed(const char *path, size_t max_bytes, json_t **out, bool *sealed);
 
+// Make a string in which bytes that are not UTF-8 become U+FFFD; NULL: out of memory, which the dump reports.
+json_t *mz_json_text(const char *text);
+json_t *mz_json_bytes(const char *bytes, size_t n);
 // Appends "text" in quotes with JSON's escapes; bytes that are not UTF-8 become U+FFFD.
 void mz_json_add_text(mz_text *out, const char *text);
 
