@@ -2,6 +2,8 @@
 #ifndef MZ_STUDY_LAB_H
 #define MZ_STUDY_LAB_H
 
+#include <jansson.h>
+
 #include "base/blocks.h"
 #include "mezzo/train.h"
 #include "train/trial.h"
@@ -175,6 +177,12 @@ mz_fp16_fate mz_fp16_fate_of(const int64_t *counts, int scale); // counts [MZ_HI
 int mz_fp16_least_scale(const int64_t *counts, double share);
 int mz_fp16_most_scale(const int64_t *counts);
 void mz_underflow_sum(const mz_underflow *u, mz_magnitude_kind kind, int64_t *counts); // over all tensors of a kind
+
+// Write the tables with losses as they are and times 2^scale; the text names model and
+// precision, and has the `most` tensors that lose the largest shares.
+json_t *mz_underflow_json(const mz_underflow *u, int scale); // NULL: out of memory
+void mz_underflow_text(const mz_underflow *u, const char *model, const char *precision, int scale, size_t most,
+                       mz_text *t);
 
 // --- speed (lab_speed.c) -------------------------------------------------------------------------------------------
 #define MZ_SPEED_MOST MEZZO_PRECISION_COUNT
