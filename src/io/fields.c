@@ -258,10 +258,11 @@ void mz_fields_lines(const mz_row_field *fields, size_t n, const void *row, cons
     }
 }
 
-json_t *mz_fields_list(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count) {
+json_t *mz_fields_list(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count,
+                       const char *word) {
     json_t *list = json_array();
     for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, mz_fields_json(fields, n, (const char *)rows + i * stride, NULL, NULL));
+        json_array_append_new(list, mz_fields_json(fields, n, (const char *)rows + i * stride, word, NULL));
     return list;
 }
 

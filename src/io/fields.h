@@ -75,9 +75,10 @@ void mz_fields_table(const mz_row_field *fields, size_t n, const void *rows, siz
 #define MZ_TABLE(fields, rows, count, columns, out)                                                                    \
     mz_fields_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL, (columns), (out))
 // Lists the same rows as a JSON array.
-json_t *mz_fields_list(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count);
+json_t *mz_fields_list(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count,
+                       const char *word);
 #define MZ_OBJECT(fields, row)       mz_fields_json((fields), MZ_COUNT(fields), (row), NULL, NULL)
-#define MZ_LIST(fields, rows, count) mz_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count))
+#define MZ_LIST(fields, rows, count) mz_fields_list((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL)
 
 // --- words and numbers of a line -----------------------------------------------------------------------------------
 enum { MZ_TEXT_COLUMNS = 80 };                     // width of output that is no terminal

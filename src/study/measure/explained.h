@@ -3,6 +3,8 @@
 #ifndef MZ_STUDY_EXPLAINED_H
 #define MZ_STUDY_EXPLAINED_H
 
+#include <jansson.h>
+
 #include "optim/optimizer.h"
 #include "runtime/params.h"
 #include "runtime/passes.h"
@@ -97,5 +99,21 @@ typedef struct mz_explained_ranks {
 // Computes them from a layout for the device, without allocating there.
 mezzo_status mz_explain_ranks(mezzo_device *device, const mezzo_graph *g, const mezzo_program_options *options,
                               mezzo_master master, const mz_cut *cut, mz_explained_ranks *out);
+
+// --- the report (explained_report.c)
+// -----------------------------------------------------------------------------------
+typedef struct mz_explanation {
+    const mz_pass *after;
+    mz_explained rows;
+    mz_explained_params params;
+    mz_explained_summary summary;
+    mz_explained_ranks ranks; // its ranks are 0: not asked for
+} mz_explanation;
+// params: with the table of parameters. shard: what the ranks divide, in the words of ranks.shard.
+void mz_explanation_text(const mz_explanation *e, bool params, const char *shard, int columns, mz_text *t);
+json_t *mz_explanation_json(const mz_explanation *e, const char *model, mezzo_precision precision);
+// Writes the ops that differ under two precisions, which the names tell, as JSON or, where `json` is NULL, as text.
+mezzo_status mz_explained_diff(const mz_explained *a, const mz_explained *b, const char *name_a, const char *name_b,
+                               int columns, mz_text *t, json_t **json);
 
 #endif
