@@ -48,11 +48,7 @@ static void show_search(void *user, int run, int runs, int kept, double gap) {
 }
 
 static int tell_search(const mz_per_op_options *o, const mz_per_op *p) {
-    mz_text t = {0};
-    if (cli_has("json"))
-        return cli_json_print(mz_per_op_json(o, p));
-    mz_per_op_text(o, p, &t);
-    return cli_print_made(&t);
+    return CLI_SHOW(mz_per_op_json(o, p), mz_per_op_text, o, p);
 }
 
 int cli_advise_per_op(void) {

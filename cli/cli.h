@@ -197,6 +197,13 @@ int cli_json_print(json_t *result); // takes over the reference; NULL is out of 
 // Prints a result as JSON with --json, or as lines whose titles take `width` columns; `word` as in mz_fields_lines.
 int cli_print_fields(const mz_row_field *fields, size_t n, const void *row, const char *word, int width);
 int cli_print_made(mz_text *text); // prints a text that the library made to stdout, and frees it
+// Prints a result as JSON with --json, or as the text that write(…, &text) makes.
+#define CLI_SHOW(json, write, ...)                                                                                     \
+    (cli_has("json") ? cli_json_print(json) : ({                                                                       \
+        mz_text cli_made = {0};                                                                                        \
+        write(__VA_ARGS__, &cli_made);                                                                                 \
+        cli_print_made(&cli_made);                                                                                     \
+    }))
 // Appends to a text; what does not fit into its `size` bytes is left out.
 void cli_add(char *text, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 // Prints a text of a model or a file: bytes unchanged, but on a terminal control characters become "?".

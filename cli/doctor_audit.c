@@ -114,10 +114,7 @@ static mezzo_status write_page(const mz_audit_report *r, const char *path) {
 
 static int show(const mz_audit_report *r) {
     const char *page = cli_out_file("out", NULL);
-    mz_text text = {0};
-    if (!cli_has("json"))
-        mz_audit_text(r, cli_terminal_columns(stdout), &text);
-    CLI_TRY(cli_has("json") ? cli_json_print(mz_audit_json(r)) : cli_print_made(&text));
+    CLI_TRY(CLI_SHOW(mz_audit_json(r), mz_audit_text, r, cli_terminal_columns(stdout)));
     if (page != NULL)
         CLI_DO(write_page(r, page));
     return r->audit->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;

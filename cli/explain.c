@@ -96,13 +96,10 @@ static mezzo_status explain(const question *q, mz_explained_graph *passed, mz_ex
 }
 
 static int show(const mezzo_config *config, const question *q, const mz_explanation *e) {
-    mz_text text = {0};
     if (cli_has("diff"))
         return diff(q->graph, q->session.program);
-    if (cli_has("json"))
-        return cli_json_print(mz_explanation_json(e, q->config.model_name, q->session.program.precision));
-    mz_explanation_text(e, cli_has("params"), cli_key(config, "ranks.shard"), cli_terminal_columns(stdout), &text);
-    return cli_print_made(&text);
+    return CLI_SHOW(mz_explanation_json(e, q->config.model_name, q->session.program.precision), mz_explanation_text, e,
+                    cli_has("params"), cli_key(config, "ranks.shard"), cli_terminal_columns(stdout));
 }
 
 static void free_explanation(mz_explanation *e) {

@@ -6,13 +6,9 @@
 
 static int print_result(const mz_underflow *u, int scale, size_t most) {
     const char *run = cli_line.n_operands > 1 ? cli_line.operands[1] : NULL;
-    mz_text text = {0};
     CLI_PLOT(mz_lab_draw_underflow, u, scale);
-    if (cli_has("json"))
-        return cli_json_print(mz_underflow_json(u, scale));
-    mz_underflow_text(u, run != NULL ? mz_show(run).text : "a small GPT", cli_text("precision", "FP32"), scale, most,
-                      &text);
-    return cli_print_made(&text);
+    return CLI_SHOW(mz_underflow_json(u, scale), mz_underflow_text, u, run != NULL ? mz_show(run).text : "a small GPT",
+                    cli_text("precision", "FP32"), scale, most);
 }
 
 int cli_lab_underflow(void) {

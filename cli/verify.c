@@ -85,13 +85,9 @@ static bool passed(const mz_verify_options *o, const mz_verify_result *r) {
 
 static int transfer(const mz_verify_options *o, const int64_t *widths, int n, mz_verify_result *r) {
     mz_transfer t;
-    mz_text text = {0};
     CLI_DO(mz_transfer_find(o, widths, n, show, r, &t, r));
     cli_progress_end();
-    const bool json = cli_has("json");
-    if (!json)
-        mz_transfer_text(&t, o, r, &text);
-    const int code = json ? cli_json_print(mz_transfer_json(&t, o, r)) : cli_print_made(&text);
+    const int code = CLI_SHOW(mz_transfer_json(&t, o, r), mz_transfer_text, &t, o, r);
     return code == CLI_DONE && !t.inside ? CLI_CHECK_FAILED : code;
 }
 

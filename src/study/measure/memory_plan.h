@@ -2,6 +2,8 @@
 #ifndef MZ_STUDY_MEMORY_PLAN_H
 #define MZ_STUDY_MEMORY_PLAN_H
 
+#include <jansson.h>
+
 #include "study/measure/measure.h"
 
 enum {
@@ -29,6 +31,8 @@ typedef struct mz_memory_saving { // one way to save memory, compared with the b
 typedef struct mz_memory_plan {
     // Set by the caller. Of the session, precision, master and kind of optimizer are ignored.
     mezzo_device *device;
+    mezzo_device_info info; // of the device
+    const char *model;      // its name
     mz_session_options session;
     mezzo_precision precisions[MEZZO_PRECISION_COUNT]; // as the device resolves them
     int n_precisions, optimizers[MZ_MEMORY_OPTIMIZERS], n_optimizers, masters[MZ_MEMORY_MASTERS], n_masters;
@@ -47,11 +51,16 @@ mezzo_status mz_memory_plan_rows(mz_memory_plan *plan);
 mezzo_status mz_memory_plan_savings(mz_memory_plan *plan); // called after the rows are planned
 bool mz_memory_fits(const mz_memory_plan *plan);           // some row has a batch within the limit, or there is no
                                                            // limit
-// Finds the row that needs least memory for one sequence, with recompute, and how much.
-mezzo_status mz_memory_least(const mz_memory_plan *plan, const mz_memory_row **row, size_t *bytes);
+// Write the plan, or that nothing fits in its limit and what the smallest row needs.
+void mz_memory_text(const mz_memory_plan *plan, int columns, mz_text *t);
+mezzo_status mz_memory_none_text(const mz_memory_plan *plan, mz_text *t);
+json_t *mz_memory_json(const mz_memory_plan *plan);
+// Write what each of mz_schemes takes for so many parameters, without activations.
+void mz_schemes_text(double params, int columns, mz_text *t);
+json_t *mz_schemes_json(double params);
 
 // Draws the memory of each row as stacked bars, with a line at the limit: FOLDER/NAME.gp, drawn as NAME.png and
 // NAME.svg. Errors: UNSUPPORTED (no gnuplot), IO.
-mezzo_status mz_memory_draw(const char *folder, const char *name, const char *title, const mz_memory_plan *plan);
+mezzo_status mz_memory_draw(const char *folder, const char *name, const mz_memory_plan *plan);
 
 #endif
