@@ -85,7 +85,7 @@ static void print_choice(const mz_choice *c, const char *unit) {
     for (int i = 0; i < c->n; i++)
         timed += c->candidates[i].timed;
     if (timed == 0)
-        cli_tell("\nNothing was timed, only memory was planned. --precisions fp32,bf16 times what it names, emulated "
+        CLI_TELL("\nNothing was timed, only memory was planned. --precisions fp32,bf16 times what it names, emulated "
                  "or not.");
 }
 

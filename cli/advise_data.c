@@ -32,7 +32,7 @@ static int tell(const mz_advised *a, const char *folder) {
     mz_advised_text(a, &t);
     mz_text_addf(&t, "\nwritten to %s: advise.html, advise.json\n", mz_show(folder).text);
     if (t.status == MEZZO_OK)
-        cli_tell("%s\n", a->verdict);
+        CLI_TELL("%s\n", a->verdict);
     return cli_print_made(&t);
 }
 

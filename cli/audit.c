@@ -46,12 +46,12 @@ static void print_text(const mz_run_audit *r) {
         CLI_TABLE(interval_fields, r->intervals, (size_t)r->n_intervals);
     for (int i = 0; i < r->n_intervals; i++)
         if (r->intervals[i].losses > 0)
-            cli_tell("steps %lld to %lld: %lld losses beside their bounds; nearest: a difference of %.3g, bound %.3g",
+            CLI_TELL("steps %lld to %lld: %lld losses beside their bounds; nearest: a difference of %.3g, bound %.3g",
                      (long long)r->intervals[i].from + 1, (long long)r->intervals[i].to,
                      (long long)r->intervals[i].losses, r->intervals[i].difference, r->intervals[i].bound);
     for (int i = 0; i < r->n_findings; i++)
-        cli_tell("%s%s", r->findings[i].missing ? "missing: " : "", r->findings[i].text);
-    cli_tell("%s", sentences[r->verdict]);
+        CLI_TELL("%s%s", r->findings[i].missing ? "missing: " : "", r->findings[i].text);
+    CLI_TELL("%s", sentences[r->verdict]);
 }
 
 static int print_json(const mz_run_audit *r) {

@@ -56,7 +56,8 @@ static const mz_row_field candidate_fields[] = {
 };
 
 void cli_choice_table(const mz_choice *c, const char *unit) {
-    cli_table(candidate_fields, MZ_COUNT(candidate_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n, unit);
+    CLI_PRINT(mz_fields_table, candidate_fields, MZ_COUNT(candidate_fields), c->candidates, sizeof c->candidates[0],
+              (size_t)c->n, unit, cli_terminal_columns(stdout));
 }
 
 json_t *cli_choice_json(const mz_choice *c) {

@@ -186,24 +186,31 @@ bool cli_guard_exit(void);          // a library that calls exit(1) then ends th
 
 // --- texts (text.c) ------------------------------------------------------------------------------------------------
 int cli_terminal_columns(FILE *to); // width of `to`, or MZ_TEXT_COLUMNS
-// Print to stdout, with a line end, what mz_text_wrap and mz_text_tell make.
-void cli_wrap(const char *text, int at, int indent, int most);
-void cli_tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-// Print lines, or a table of as many columns as stdout has.
-void cli_lines(const mz_row_field *fields, size_t n, const void *row, const char *word, const char *indent, int width);
-void cli_table(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count, const char *word);
-#define CLI_TABLE(fields, rows, count) cli_table((fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL)
+int cli_print_made(mz_text *text);  // prints a text that the library made to stdout, and frees it
 int cli_json_print(json_t *result); // takes over the reference; NULL is out of memory
-// Prints a result as JSON with --json, or as lines whose titles take `width` columns; `word` as in mz_fields_lines.
-int cli_print_fields(const mz_row_field *fields, size_t n, const void *row, const char *word, int width);
-int cli_print_made(mz_text *text); // prints a text that the library made to stdout, and frees it
-// Prints a result as JSON with --json, or as the text that write(…, &text) makes.
-#define CLI_SHOW(json, write, ...)                                                                                     \
-    (cli_has("json") ? cli_json_print(json) : ({                                                                       \
+void cli_wrap(const char *text, int at, int indent, int most); // prints what mz_text_wrap makes, with a line end
+// Prints the text that write(…, &text) makes; CLI_TELL: mz_text_tell.
+#define CLI_PRINT(write, ...)                                                                                          \
+    ({                                                                                                                 \
         mz_text cli_made = {0};                                                                                        \
         write(__VA_ARGS__, &cli_made);                                                                                 \
         cli_print_made(&cli_made);                                                                                     \
-    }))
+    })
+#define CLI_TELL(...)                                                                                                  \
+    ({                                                                                                                 \
+        mz_text cli_made = {0};                                                                                        \
+        mz_text_tell(&cli_made, __VA_ARGS__);                                                                          \
+        cli_print_made(&cli_made);                                                                                     \
+    })
+// Prints a result as JSON with --json, or as such a text.
+#define CLI_SHOW(json, ...) (cli_has("json") ? cli_json_print(json) : CLI_PRINT(__VA_ARGS__))
+// Prints such a result of fields: as lines whose titles take `width` columns.
+#define CLI_FIELDS(fields, row, word, width)                                                                           \
+    CLI_SHOW(mz_fields_json((fields), MZ_COUNT(fields), (row), (word), NULL), mz_fields_lines, (fields),               \
+             MZ_COUNT(fields), (row), (word), "", (width))
+#define CLI_TABLE(fields, rows, count)                                                                                 \
+    CLI_PRINT(mz_fields_table, (fields), MZ_COUNT(fields), (rows), sizeof *(rows), (count), NULL,                      \
+              cli_terminal_columns(stdout))
 // Appends to a text; what does not fit into its `size` bytes is left out.
 void cli_add(char *text, size_t size, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 // Prints a text of a model or a file: bytes unchanged, but on a terminal control characters become "?".

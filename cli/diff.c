@@ -29,7 +29,7 @@ static void print_text(const mz_difference *d, double ulp) {
         printf("None differs by more than %g ulp.\n", ulp);
         return;
     }
-    cli_tell("first to differ by more than %g ulp: %s of %s (%s), stored in %s and %s: by %.4g ulp at element %lld of "
+    CLI_TELL("first to differ by more than %g ulp: %s of %s (%s), stored in %s and %s: by %.4g ulp at element %lld of "
              "%lld, %.9g and %.9g",
              ulp, d->op, d->module[0] != '\0' ? d->module : "the model", d->phase, d->dtype[0], d->dtype[1], d->by,
              (long long)d->element, (long long)d->elements, d->value[0], d->value[1]);

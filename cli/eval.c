@@ -79,7 +79,7 @@ static int eval_pictures(void) {
     CLI_TRY(CLI_RANGES(picture_ranges, &options));
     CLI_DO(mz_score_pictures(&options, &total));
     const shown s = {mz_image_mean(&total), total.n};
-    return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
+    return CLI_FIELDS(picture_fields, &s, NULL, 12);
 }
 
 int cli_eval(void) {
@@ -104,5 +104,5 @@ int cli_eval(void) {
     const mezzo_hooks hooks = {.stop = cli_interrupts(NULL)};
     CLI_TRY(CLI_RANGES(ranges, &options));
     CLI_DO(mezzo_run_eval(&options, &hooks, &result));
-    return cli_print_fields(fields, MZ_COUNT(fields), &result, result.unit, 12);
+    return CLI_FIELDS(fields, &result, result.unit, 12);
 }

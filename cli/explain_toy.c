@@ -69,7 +69,7 @@ int cli_explain_toy(void) {
         }
         return cli_json_print(o);
     }
-    cli_tell("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy");
+    CLI_TELL("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy");
     printf("\n%-26s", "");
     for (int p = 0; p < n; p++)
         printf(" %-*s", p + 1 < n ? 6 : 0, mezzo_precision_name(precisions[p]));
@@ -84,7 +84,7 @@ int cli_explain_toy(void) {
     for (int i = 0; i < ANSWERS; i++)
         printf("  %-25s %s\n", questions[i], all[n - 1].rule[i]);
     printf("\n");
-    cli_tell("The table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
+    CLI_TELL("The table shows autocast's decisions, the same as torch.amp's. Products run in the low format and "
              "accumulate in fp32; casts give the norm and the loss fp32 inputs. When the model runs, each cast is "
              "folded into the op before it: mezzo explain --model toy shows both.");
     return CLI_DONE;

@@ -63,7 +63,7 @@ static const mz_row_field stored_fields[] = {
 };
 
 static void explain_facts(void) {
-    cli_tell(
+    CLI_TELL(
         "\nmin normal: the smallest normal number; smallest: the smallest subnormal; half of it, and anything below, "
         "rounds to zero. epsilon: from 1 to the next value. +0 and -0 count as one value.\nfp16 has more digits than "
         "bf16 and a far smaller range: gradients below %.3g become zero, sums above %.0f infinity.\nbf16 and tf32 have "
@@ -96,7 +96,7 @@ static void store_everywhere(double x, stored *out) {
 }
 
 static void explain_value(void) {
-    cli_tell("\nThe value is the fp64 number nearest to the input; of its fraction, 22 bits are shown. subnormal: "
+    CLI_TELL("\nThe value is the fp64 number nearest to the input; of its fraction, 22 bits are shown. subnormal: "
              "stored with fewer digits; underflow: rounded to zero; overflow: to\ninfinity (E4M3: to NaN). mxfp8, "
              "mxfp4, nvfp4: as the largest value of its block; a value too large for the scale saturates.");
 }
@@ -157,7 +157,7 @@ static int accumulate(void) {
         return cli_json_print(MZ_LIST(total_fields, rows, n));
     printf("%.9g added %lld times: %.10g\n\n", x, (long long)count, x * (double)count);
     CLI_TABLE(total_fields, rows, n);
-    cli_tell("\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 "
+    CLI_TELL("\nA sum stalls when half of its spacing exceeds the term: every further addition rounds back. An fp32 "
              "sum of fp16 terms keeps\nevery addition; the remaining error is the rounding of the term, count times. "
              "That is why products of low-precision numbers\nare summed in fp32. Kahan summation and stochastic "
              "rounding also rescue a low-precision sum, at the cost of work or noise.");
@@ -197,7 +197,7 @@ static void print_softmax(void) {
         }
         printf("\n");
     }
-    cli_tell("\ne^x overflows fp16 above x = %.4f (65,504), and fp32 and bf16 above %.4f: infinity divided by infinity "
+    CLI_TELL("\ne^x overflows fp16 above x = %.4f (65,504), and fp32 and bf16 above %.4f: infinity divided by infinity "
              "is NaN. With the largest\nlogit subtracted first, every exponent is at most 0 and nothing overflows; "
              "training does that, in fp32.",
              log(65504.0), log(3.4028234663852886e38));
@@ -232,7 +232,7 @@ static void print_path(const mz_scale_step *rows, int64_t steps, int64_t interva
                r->skipped ? "step skipped, scale halved" : "");
         from = i + 1;
     }
-    cli_tell("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
+    CLI_TELL("\nA scaled gradient above 65,504 is infinite in fp16. The step is skipped, no weight changes, and the "
              "scale halves until the\ngradient fits; after enough finite steps in a row it doubles again, and finds "
              "its ceiling by hitting it.");
 }
@@ -281,11 +281,11 @@ static int clipping(void) {
         CLI_DO(mz_clip_in_order(device, gradient, max_norm, scale, i == 0, &orders[i]));
     if (cli_has("json"))
         return cli_json_print(json_pack("{s:o}", "rows", MZ_LIST(clip_fields, orders, 2)));
-    cli_tell("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,
+    CLI_TELL("a gradient of %g, a loss scale of %g, clipped to a norm of %g, SGD with rate 1", gradient, scale,
              max_norm);
     printf("\n");
     CLI_TABLE(clip_fields, orders, 2);
-    cli_tell("\nThe loss scale makes gradients longer: if clipped first, they are cut to the limit and then divided by "
+    CLI_TELL("\nThe loss scale makes gradients longer: if clipped first, they are cut to the limit and then divided by "
              "the scale. Every step is\nnearly lost, and only the clip factor shows it.");
     return CLI_DONE;
 }
@@ -320,12 +320,12 @@ static int layernorm(void) {
     CLI_PLOT(mz_lab_draw_norms, rows, rows + WIDTHS, WIDTHS);
     if (cli_has("json"))
         return cli_json_print(MZ_LIST(norm_fields, rows, MZ_COUNT(rows)));
-    cli_tell("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
+    CLI_TELL("rows of normal numbers around %g, standard deviation 1: the mean, and the variance by two passes and as "
              "E[x²] - E[x]²",
              center);
     printf("\n");
     CLI_TABLE(norm_fields, rows, MZ_COUNT(rows));
-    cli_tell("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
+    CLI_TELL("\nIn the row's own format a sum overflows (fp16, above 65,504) or stalls (bf16, once its spacing is more "
              "than twice a value). E[x²] - E[x]²\nsubtracts two large, nearly equal numbers: far from zero it fails "
              "even in fp32. Two passes in fp32 are accurate in every case and cost\nnothing, because the row is read "
              "from memory once. Therefore norms compute in fp32 in every precision.");

@@ -36,7 +36,7 @@ static void print_rows(const line *rows, size_t n, const mz_speed_result *result
     printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n",
            mz_count_text((double)result->parameters).text, (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
-    cli_tell("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative "
+    CLI_TELL("\nsteps, seconds: until the training loss, smoothed over ten steps, reaches %.4f. times: speed relative "
              "to the first row. All start\nfrom the same weights and see the same batches; they alternate every few "
              "steps, so a busy machine slows all alike.",
              result->target);

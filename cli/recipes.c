@@ -109,7 +109,7 @@ static int tell(const told *all, size_t n) {
         return cli_json_print(MZ_LIST(fields, all, n));
     for (size_t i = 0; i < n; i++) {
         printf("%s%s\n", i > 0 ? "\n" : "", all[i].name);
-        cli_lines(fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
+        CLI_PRINT(mz_fields_lines, fields, MZ_COUNT(fields), &all[i], NULL, "  ", 12);
     }
     printf("\nRun one with mezzo train --recipe NAME --data PATH; options override its keys.\n");
     return CLI_DONE;

@@ -116,7 +116,7 @@ static int sample_pictures(void) {
     CLI_TRY(CLI_RANGES(picture_ranges, &options));
     const mezzo_hooks hooks = {.stop = cli_interrupts(NULL)};
     CLI_DO(mezzo_run_predict(&options, &hooks, &s.result));
-    return cli_print_fields(picture_fields, MZ_COUNT(picture_fields), &s, NULL, 12);
+    return CLI_FIELDS(picture_fields, &s, NULL, 12);
 }
 
 int cli_sample(void) {

@@ -21,33 +21,18 @@ int cli_terminal_columns(FILE *to) {
 }
 
 int cli_print_made(mz_text *text) {
-    const mezzo_status status = text->status;
-    if (status == MEZZO_OK)
-        printf("%s", text->data);
+    if (text->status != MEZZO_OK)
+        cli_leave(cli_error(text->status));
+    printf("%s", text->data != NULL ? text->data : "");
     mz_text_free(text);
-    return cli_code(status);
-}
-
-static void print_or_leave(mz_text *text) {
-    const int code = cli_print_made(text);
-    if (code != CLI_DONE)
-        cli_leave(code);
+    return CLI_DONE;
 }
 
 void cli_wrap(const char *text, int at, int indent, int most) {
     mz_text wrapped = {0};
     mz_text_wrap(&wrapped, text, at, indent, most);
     mz_text_add(&wrapped, "\n", 1);
-    print_or_leave(&wrapped);
-}
-
-void cli_tell(const char *fmt, ...) {
-    mz_text told = {0};
-    va_list args;
-    va_start(args, fmt);
-    mz_text_vtell(&told, fmt, args);
-    va_end(args);
-    print_or_leave(&told);
+    cli_print_made(&wrapped);
 }
 
 int cli_json_print(json_t *result) {
@@ -58,26 +43,6 @@ int cli_json_print(json_t *result) {
     free(text);
     json_decref(result);
     return cli_code(status);
-}
-
-void cli_lines(const mz_row_field *fields, size_t n, const void *row, const char *word, const char *indent, int width) {
-    mz_text lines = {0};
-    mz_text_add(&lines, "", 0);
-    mz_fields_lines(fields, n, row, word, indent, width, &lines);
-    print_or_leave(&lines);
-}
-
-int cli_print_fields(const mz_row_field *fields, size_t n, const void *row, const char *word, int width) {
-    if (cli_has("json"))
-        return cli_json_print(mz_fields_json(fields, n, row, word, NULL));
-    cli_lines(fields, n, row, word, "", width);
-    return CLI_DONE;
-}
-
-void cli_table(const mz_row_field *fields, size_t n, const void *rows, size_t stride, size_t count, const char *word) {
-    mz_text table = {0};
-    mz_fields_table(fields, n, rows, stride, count, word, cli_terminal_columns(stdout), &table);
-    print_or_leave(&table);
 }
 
 void cli_add(char *text, size_t size, const char *fmt, ...) {

@@ -124,7 +124,7 @@ static void print_text(const char *folder, const mezzo_config *config, const mez
     const char *program = program_shown.text, *quoted = quoted_shown.text;
     printf("done: %lld steps of %s, %s on %s\n", (long long)r->steps, cli_key(config, "model.name"),
            mezzo_precision_name(r->precision), r->device);
-    cli_lines(fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
+    CLI_PRINT(mz_fields_lines, fields, MZ_COUNT(fields), r, r->unit, "  ", 17);
     if (*r->sample != '\0') {
         printf("\nsample:\n");
         cli_print_text(stdout, r->sample, strlen(r->sample));

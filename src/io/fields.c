@@ -39,20 +39,16 @@ void mz_text_wrap(mz_text *t, const char *text, int at, int indent, int most) {
     }
 }
 
-void mz_text_vtell(mz_text *t, const char *fmt, va_list args) {
+void mz_text_tell(mz_text *t, const char *fmt, ...) {
     char text[4096];
+    va_list args;
+    va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
     const size_t lines = strspn(text, "\n");
     mz_text_add(t, text, lines);
     mz_text_wrap(t, text + lines, 0, 0, MZ_TEXT_COLUMNS);
     mz_text_add(t, "\n", 1);
-}
-
-void mz_text_tell(mz_text *t, const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    mz_text_vtell(t, fmt, args);
-    va_end(args);
 }
 
 mz_shown mz_show(const char *name) {
@@ -101,7 +97,7 @@ mz_short mz_count_text(double number) {
 }
 
 // --- a field's value --------------------------------------------------------------------------------
-static double number_of(const mz_row_field *f, const void *row) {
+double mz_field_number(const mz_row_field *f, const void *row) {
     const void *at = (const char *)row + f->offset;
     const double factor = f->factor != 0 ? f->factor : 1;
     switch (f->kind) {
@@ -147,7 +143,7 @@ static bool is_text(const mz_row_field *f) {
 static bool shown(const mz_row_field *f, const void *row, const char *word) {
     if (f->only != NULL && (word == NULL || strcmp(f->only, word) != 0))
         return false;
-    return (f->flags & MZ_KNOWN) == 0 || !isnan(number_of(f, row));
+    return (f->flags & MZ_KNOWN) == 0 || !isnan(mz_field_number(f, row));
 }
 
 // Replaces the '*' of `text` by the word.
@@ -162,14 +158,14 @@ static const char *with_word(const char *text, const char *word, char out[NAME_B
 // --- JSON -----------------------------------------------------------------------------------------
 static json_t *value_json(const mz_row_field *f, const void *row) {
     const void *at = (const char *)row + f->offset;
-    if ((f->flags & MZ_NULL) != 0 && (is_text(f) ? words_of(f, row)[0] == '\0' : number_of(f, row) == 0))
+    if ((f->flags & MZ_NULL) != 0 && (is_text(f) ? words_of(f, row)[0] == '\0' : mz_field_number(f, row) == 0))
         return json_null();
-    if ((f->flags & MZ_WHOLE) != 0 && isfinite(number_of(f, row)))
-        return json_integer((json_int_t)number_of(f, row));
+    if ((f->flags & MZ_WHOLE) != 0 && isfinite(mz_field_number(f, row)))
+        return json_integer((json_int_t)mz_field_number(f, row));
     if (f->kind == MZ_FIELD_F64 || f->factor != 0)
-        return mz_json_number(number_of(f, row));
+        return mz_json_number(mz_field_number(f, row));
     if (f->kind == MZ_FIELD_U64 && *(const uint64_t *)at > (uint64_t)INT64_MAX) // JSON's integers cannot hold it
-        return mz_json_number(number_of(f, row));
+        return mz_json_number(mz_field_number(f, row));
     if (f->kind == MZ_FIELD_U64)
         return json_integer((json_int_t) * (const uint64_t *)at);
     if (f->kind == MZ_FIELD_BOOL && f->words[1] == NULL)
@@ -231,7 +227,7 @@ static const char *value_text(const mz_row_field *f, const void *row, const char
         mz_text_tame(buf);
         return buf;
     }
-    const double x = number_of(f, row);
+    const double x = mz_field_number(f, row);
     mz_short (*named)(double) = named_form(filled);
     if (((f->flags & MZ_DASH) != 0 && x == 0) || ((f->flags & (MZ_DASH | MZ_SOME)) != 0 && isnan(x)))
         return "-";

@@ -3,8 +3,6 @@
 #ifndef MZ_IO_FIELDS_H
 #define MZ_IO_FIELDS_H
 
-#include <stdarg.h>
-
 #include "io/json.h"
 #include "mezzo/program.h"
 
@@ -62,6 +60,7 @@ typedef struct mz_row_field {
         mezzo_master: MZ_FIELD_MASTER),                                                                                     \
     .offset = offsetof(type, member)
 
+double mz_field_number(const mz_row_field *f, const void *row); // times the factor; NaN of a text
 // Makes an object of the fields that have a key, within `into` or, where that is NULL, a new one. '*' in keys, titles
 // and forms is replaced by `word` (NULL: none has one).
 json_t *mz_fields_json(const mz_row_field *fields, size_t n, const void *row, const char *word, json_t *into);
@@ -88,7 +87,6 @@ int mz_columns_of(const char *text, size_t bytes); // number of UTF-8 characters
 void mz_text_wrap(mz_text *t, const char *text, int at, int indent, int most);
 // Adds a paragraph of at most MZ_TEXT_COLUMNS, with a line end; line ends at the text's beginning stay.
 void mz_text_tell(mz_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void mz_text_vtell(mz_text *t, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
 // A name that was typed or read, for a line of output: bytes that would control a terminal become blanks, as in
 // mz_text_tame.
 typedef struct mz_shown {

@@ -190,8 +190,7 @@ mezzo_status mz_onnx_add_param(mz_onnx_call *call, const char *name, int rank, c
                                mz_onnx_param **out, mezzo_value *value);
 mezzo_status mz_onnx_add_record(mezzo_onnx *onnx, const char *name, mz_onnx_param **out);
 void mz_onnx_free_params(mezzo_onnx *onnx);
-int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i); // the place in the parameter of the tensor's element i
-mezzo_status mz_onnx_find_weights(mz_onnx_build *build);      // decides which initializers are weights, and their order
+mezzo_status mz_onnx_find_weights(mz_onnx_build *build); // decides which initializers are weights, and their order
 
 // Makes the outputs of a node where a pattern ends (idioms.c). *done false: no pattern ends there.
 mezzo_status mz_onnx_recognize(mz_onnx_call *call, int node, bool *done);

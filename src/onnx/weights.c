@@ -395,7 +395,7 @@ int64_t mz_onnx_rows_named_by(const mezzo_onnx *onnx, const char *input) {
 }
 
 // --- loading and saving --------------------------------------------------------------------------------------------
-int64_t mz_onnx_place(const mz_onnx_param *param, int64_t i) {
+static int64_t param_place(const mz_onnx_param *param, int64_t i) { // in the parameter, of the tensor's element i
     int64_t at[MEZZO_MAX_RANK] = {0}, size[MEZZO_MAX_RANK] = {0}, place = 0;
     for (int k = param->rank - 1; k >= 0; i /= param->dim[k--]) {
         at[param->perm[k]] = i % param->dim[k];
@@ -412,7 +412,7 @@ static const mz_onnx_param *find_param(const mezzo_onnx *onnx, const char *param
 
 int64_t mz_onnx_place_of(const mezzo_onnx *onnx, const char *parameter, int64_t i) {
     const mz_onnx_param *param = find_param(onnx, parameter);
-    return param ? mz_onnx_place(param, i) : -1;
+    return param ? param_place(param, i) : -1;
 }
 
 const char *mz_onnx_tensor_of(const mezzo_onnx *onnx, const char *parameter) {
@@ -431,7 +431,7 @@ static mezzo_status load_one(const mezzo_onnx *onnx, const mz_onnx_param *param,
     MZ_SCOPED(mz_free_at) float *values = mz_alloc(n, sizeof *values);
     MEZZO_TRY(wide && values ? mz_onnx_floats(onnx, param->tensor, wide) : MEZZO_ERR_MEMORY);
     for (int64_t i = 0; i < param->count; i++)
-        values[mz_onnx_place(param, i)] = (float)wide[i];
+        values[param_place(param, i)] = (float)wide[i];
     return mezzo_params_write(params, index, values);
 }
 
@@ -452,7 +452,7 @@ static mezzo_status replace(const mz_onnx_param *param, const mezzo_params *para
     *bytes = mz_alloc(n, sizeof **bytes);
     mezzo_status status = values && *bytes ? mezzo_params_read(params, index, values) : MEZZO_ERR_MEMORY;
     for (int64_t i = 0; status == MEZZO_OK && i < param->count; i++)
-        (*bytes)[i] = values[mz_onnx_place(param, i)];
+        (*bytes)[i] = values[param_place(param, i)];
     mz_free(values);
     tensor->n_float_data = tensor->n_double_data = tensor->n_int32_data = tensor->n_external_data = 0;
     tensor->data_type = MZ_ONNX_FLOAT;

@@ -13,7 +13,7 @@ int64_t mz_moments_unit(mezzo_moments moments) {
     return moments == MEZZO_MOMENTS_INT8 ? MZ_DYNAMIC8_BLOCK : 16;
 }
 
-size_t mz_moments_bytes(mezzo_moments moments, int64_t elements) {
+static size_t moment_bytes(mezzo_moments moments, int64_t elements) {
     if (moments == MEZZO_MOMENTS_INT8)
         return (size_t)mz_dynamic8_bytes(elements);
     return (size_t)elements * (moments == MEZZO_MOMENTS_BF16 ? sizeof(uint16_t) : sizeof(float));
@@ -24,7 +24,7 @@ mezzo_moments mz_optimizer_moments(const mezzo_optimizer *opt, int which) {
 }
 
 size_t mz_optimizer_moment_bytes(const mezzo_optimizer *opt, int which, int64_t elements) {
-    return mz_moments_bytes(mz_optimizer_moments(opt, which), elements);
+    return moment_bytes(mz_optimizer_moments(opt, which), elements);
 }
 
 static int64_t whole_blocks(int64_t elements) {
@@ -34,7 +34,7 @@ static int64_t whole_blocks(int64_t elements) {
 mz_tensor mz_optimizer_moment(const mezzo_optimizer *opt, int which, int64_t first, int64_t count) {
     const mezzo_moments stored = mz_optimizer_moments(opt, which);
     char *all = opt->d_moments[which]; // NULL in a sketch
-    char *at = all != NULL ? all + mz_moments_bytes(stored, first) : NULL;
+    char *at = all != NULL ? all + moment_bytes(stored, first) : NULL;
     if (stored == MEZZO_MOMENTS_INT8)
         return mz_tensor_bytes(at, (size_t)mz_dynamic8_bytes(whole_blocks(count)));
     mz_tensor t = mz_tensor_f32(at, count);
@@ -109,7 +109,7 @@ mezzo_status mz_optimizer_read_moment(const mezzo_optimizer *opt, int which, int
     const mezzo_moments stored = mz_optimizer_moments(opt, which);
     if (stored == MEZZO_MOMENTS_INT8)
         return read_blocks(opt, which, s, first, count, out);
-    const size_t size = mz_moments_bytes(stored, 1);
+    const size_t size = moment_bytes(stored, 1);
     // Shorter numbers are read into the end of `out` and widened from its beginning on, so that none is overwritten
     // before it is read.
     char *at = (char *)out + (size_t)count * (sizeof *out - size);
@@ -130,7 +130,7 @@ static mezzo_status write_piece(mezzo_optimizer *opt, int which, const mz_segmen
     const mezzo_moments kind = mz_optimizer_moments(opt, which);
     if (kind == MEZZO_MOMENTS_INT8)
         return write_blocks(opt, which, s, first, count, values);
-    const size_t size = mz_moments_bytes(kind, 1);
+    const size_t size = moment_bytes(kind, 1);
     char *base = mz_optimizer_moment(opt, which, s->state_offset, 0).data;
     MZ_SCOPED(mz_free_at) uint16_t *low = kind == MEZZO_MOMENTS_BF16 ? mz_alloc((size_t)count + 1, sizeof *low) : NULL;
     if (kind == MEZZO_MOMENTS_BF16 && low == NULL)

@@ -446,7 +446,7 @@ bool mz_optimizer_has_grads(const mezzo_optimizer *opt) {
     return false;
 }
 
-bool mz_optimizer_fresh(const mezzo_optimizer *opt) {
+static bool is_fresh(const mezzo_optimizer *opt) { // whether the stats belong to the present gradients
     return opt->stats_version == opt->params->grad_version && mz_optimizer_has_grads(opt);
 }
 
@@ -544,7 +544,7 @@ mezzo_status mz_optimizer_issue_reset(mezzo_optimizer *opt, mz_sequence *into) {
 mezzo_status mz_optimizer_stats(mezzo_optimizer *opt, float *scale) {
     MEZZO_TRY(mz_optimizer_issue_stats(opt, NULL, scale, false));
     opt->touched = true;
-    if (!mz_optimizer_fresh(opt)) // the stats are those of other gradients
+    if (!is_fresh(opt)) // the stats are those of other gradients
         opt->clipped = 1;
     opt->clipped_since = 1;
     opt->stats_version = opt->params->grad_version;
@@ -559,7 +559,7 @@ mezzo_status mz_optimizer_reset(mezzo_optimizer *opt) {
 
 // Computes stats again where those that exist belong to gradients that are gone.
 static mezzo_status renew_stats(mezzo_optimizer *opt) {
-    if (mz_optimizer_fresh(opt))
+    if (is_fresh(opt))
         return MEZZO_OK;
     if (opt->touched && opt->pending == NULL)
         MEZZO_TRY(mz_optimizer_reset(opt));

@@ -127,7 +127,6 @@ mezzo_status mz_check_optimizer(const mezzo_optimizer_options *options); // chec
 mezzo_step_info mz_step_info_of(const mz_opt_state *state);
 bool mz_optimizer_has_grads(const mezzo_optimizer *optimizer); // whether gradients of any parameter that it owns were
                                                                // written since they were zeroed
-bool mz_optimizer_fresh(const mezzo_optimizer *optimizer);     // whether the stats belong to the present gradients
 // Adds a low-precision format of a program that was made after the optimizer, so that the step writes it, too. Called
 // before the functions below.
 mezzo_status mz_optimizer_follow(mezzo_optimizer *optimizer);
@@ -170,8 +169,6 @@ mz_traffic mz_optimizer_reset_traffic(const mezzo_optimizer *const *optimizers, 
 
 // Returns the multiple of elements at which a parameter's moments in this format begin: a block's, or 16.
 int64_t mz_moments_unit(mezzo_moments moments);
-size_t mz_moments_bytes(mezzo_moments moments, int64_t elements); // of a moment of this many elements, a multiple of
-                                                                  // mz_moments_unit
 mezzo_moments mz_optimizer_moments(const mezzo_optimizer *optimizer, int which); // how a moment is stored
 size_t mz_optimizer_moment_bytes(const mezzo_optimizer *optimizer, int which, int64_t elements);
 // Returns elements [first, first + count) of moment `which` as they lie on the device: FP32, BF16, or U8 with the

@@ -118,7 +118,6 @@ mezzo_status mz_params_adapt(const mezzo_params *params, mezzo_graph *graph);
 // Gives a program's graph values for the low copies and quantized weights that these parameters keep (mz_graph_keep).
 mezzo_status mz_params_keep(const mezzo_params *params, mezzo_graph *graph);
 mezzo_status mz_quantized_bytes(const mezzo_graph *graph, size_t *bytes); // of all quantized weights that a graph reads
-mezzo_status mz_params_settle_quantized(mezzo_params *params);            // writes stale quantized weights before a run
 
 // mz_params_tensor returns the FP32 master, or the BF16 low copy where the master has another format; `inspect` reads
 // it. With parameters in shards it returns this process's shard, absent where that is empty.

@@ -128,7 +128,7 @@ mezzo_status mz_program_bind_quantized(mezzo_program *p) {
 
 // --- before a run --------------------------------------------------------------------------------------------------
 // Measures entries without a history, as a program's quantize does, and records the amax of frozen weights once.
-mezzo_status mz_params_settle_quantized(mezzo_params *params) {
+static mezzo_status settle(mezzo_params *params) {
     for (int i = 0; i < params->quantized.n; i++) {
         const mz_quantized *q = &params->quantized.list[i];
         const bool known = params->scales.known[q->entry];
@@ -158,7 +158,7 @@ mezzo_status mz_program_follow_scales(mezzo_program *p) {
     mz_scales *scales = &p->params->scales;
     MEZZO_TRY(mz_scales_sync(p->device, scales)); // this also checks them: an entry that has a history by now is not
                                                   // measured again
-    MEZZO_TRY(mz_params_settle_quantized(p->params));
+    MEZZO_TRY(settle(p->params));
     if (p->scales_version == scales->version)
         return MEZZO_OK;
     p->scales_version = scales->version;

@@ -37,7 +37,7 @@ typedef struct audit {
     mz_checkpoint_difference tensors;
 } audit;
 
-const char *mz_audit_word(mz_audit_verdict verdict) {
+static const char *word_of(mz_audit_verdict verdict) {
     static const char *const words[] = {"confirmed", "differs", "within_bounds", "not_possible"};
     return words[verdict];
 }
@@ -699,7 +699,7 @@ static mezzo_status check_intervals(audit *a) {
             }
         const mezzo_status status = check_interval(a);
         mz_records_close(&a->records);
-        a->v->word = mz_audit_word(a->v->verdict);
+        a->v->word = word_of(a->v->verdict);
         a->v = NULL;
         MEZZO_TRY(status);
     }
@@ -752,7 +752,7 @@ mezzo_status mz_run_audit_find(const mz_run_audit_options *options, mz_run_audit
     a->o = options;
     a->r = out;
     const mezzo_status status = run_audit(a);
-    out->word = mz_audit_word(out->verdict);
+    out->word = word_of(out->verdict);
     if (status != MEZZO_OK && a->is_open && a->run.engine.group != NULL)
         mz_group_abort(a->run.engine.group, NULL);
     mz_records_close(&a->records);

@@ -64,6 +64,5 @@ typedef struct mz_run_audit {
 // MEMORY, DEVICE, what the job fails with; IO: there is no such folder. The caller frees *out after an error, too.
 mezzo_status mz_run_audit_find(const mz_run_audit_options *options, mz_run_audit *out);
 void mz_run_audit_free(mz_run_audit *audit);
-const char *mz_audit_word(mz_audit_verdict verdict); // "confirmed" "differs" "within_bounds" "not_possible"
 
 #endif

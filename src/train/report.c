@@ -174,7 +174,8 @@ void mz_run_started(mz_training *run) {
     mz_run_event(run, MEZZO_EVENT_START, line);
 }
 
-mezzo_status mz_run_check_metrics(const mz_training *run) {
+// Compares with what the checkpoint records from which the run resumes.
+static mezzo_status check_metrics(const mz_training *run) {
     const char *from = run->report.result.checkpoint;
     const size_t n = strlen(run->checkpoints);
     mz_written was;
@@ -201,14 +202,14 @@ static mezzo_status open_metrics(mz_training *run, int64_t from) {
 
 mezzo_status mz_run_cut_metrics(mz_training *run) {
     close_metrics(&run->report);
-    MEZZO_TRY(mz_run_check_metrics(run));
+    MEZZO_TRY(check_metrics(run));
     return open_metrics(run, run->step);
 }
 
 mezzo_status mz_run_open_metrics(mz_training *run) {
     bool resuming = run->config.resume[0] != '\0';
     if (resuming)
-        MEZZO_TRY(mz_run_check_metrics(run));
+        MEZZO_TRY(check_metrics(run));
     MEZZO_TRY(open_metrics(run, resuming ? run->step : -1));
     MEZZO_TRY(mz_run_recall_health(run));
     if (run->step > 0)

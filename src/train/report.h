@@ -101,9 +101,7 @@ void mz_run_paused(struct mz_training *run, mz_pause kind, int64_t count, double
 mezzo_status mz_run_open_metrics(struct mz_training *run);
 // Opens the files of records again, without records later than run->step.
 mezzo_status mz_run_cut_metrics(struct mz_training *run);
-mezzo_status mz_run_check_metrics(const struct mz_training *run); // compares with what the checkpoint records from
-                                                                  // which the run resumes
-mezzo_status mz_run_log_step(struct mz_training *run);            // writes a metrics row and reports progress
+mezzo_status mz_run_log_step(struct mz_training *run); // writes a metrics row and reports progress
 mezzo_status mz_run_log_magnitudes(struct mz_training *run);
 mezzo_status mz_run_log_counterfactual(struct mz_training *run);
 mezzo_status mz_run_recall_health(struct mz_training *run); // from the rows that metrics.jsonl has

@@ -62,15 +62,10 @@ static mezzo_status write_script(const char *folder, const char *name, const mz_
     return mz_text_save(&t, mz_path_of("%s/%s.gp", folder, name).text);
 }
 
-mezzo_status mz_figure_write(const char *folder, const char *name, mz_text *body, int width, int height) {
+static mezzo_status write_figure(const char *folder, const char *name, mz_text *body, int width, int height) {
     mezzo_status status = write_script(folder, name, body, width, height);
     mz_text_free(body);
     return status;
-}
-
-mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body, int width, int height) {
-    MEZZO_TRY(mz_figure_write(folder, name, body, width, height));
-    return mz_figure_draw(folder, name);
 }
 
 // Runs a program without its output: its exit code and the files show the result.
@@ -94,7 +89,7 @@ static int run_quietly(const char *folder, char *const words[], int *code) {
     return error;
 }
 
-mezzo_status mz_figure_draw(const char *folder, const char *name) {
+static mezzo_status draw_figure(const char *folder, const char *name) {
     char script[FIGURE_NAME + 8], program[] = "gnuplot";
     char *const words[] = {program, script, NULL};
     int code, error;
@@ -108,6 +103,11 @@ mezzo_status mz_figure_draw(const char *folder, const char *name) {
         return mz_fail(MEZZO_ERR_IO, "gnuplot could not draw %s: run gnuplot %s in that folder to see why",
                        mz_quote(folder).text, script);
     return MEZZO_OK;
+}
+
+mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body, int width, int height) {
+    MEZZO_TRY(write_figure(folder, name, body, width, height));
+    return draw_figure(folder, name);
 }
 
 static mezzo_status run_dot(char *source, const char *path) {
@@ -277,7 +277,7 @@ static mezzo_status boundary(const mz_analysis *a, const char *folder, const cha
         mz_text_addf(&t,
                      ", $marks using 1:2 with points lc rgb 'black' lw 2 pt 6 ps 1.6 title 'crossing, no interval'");
     mz_text_addf(&t, "\"\n");
-    return mz_figure_write(folder, name, &t, 1040, 520);
+    return write_figure(folder, name, &t, 1040, 520);
 }
 
 static mezzo_status savings(const mz_analysis *a, field f, const char *folder, const char *name) {
@@ -294,7 +294,7 @@ static mezzo_status savings(const mz_analysis *a, field f, const char *folder, c
     add_ribbons(a, &t);
     add_lines(a, &t);
     mz_text_addf(&t, ", 0 with lines ls 90 title 'no difference'\"\n");
-    return mz_figure_write(folder, name, &t, 900, 480);
+    return write_figure(folder, name, &t, 900, 480);
 }
 
 // --- contours over batch × sequence --------------------------------------------------------------------------------
@@ -479,14 +479,14 @@ static mezzo_status contours(const mz_analysis *a, const mz_curve *c, const char
     mz_text_addf(&t, "$grid using 1:2:(valid(3) ? sprintf('%%.2f', $8) : '') with labels font ',11' offset 0,0.3, "
                      "$grid using 1:2:(stringcolumn(9)) with labels font ',8' offset 0,-0.7\"\n");
     t.status = status != MEZZO_OK ? status : t.status;
-    return mz_figure_write(folder, name, &t, 760, 560);
+    return write_figure(folder, name, &t, 760, 560);
 }
 
 // --- all figures ---------------------------------------------------------------------------------------------------
 static mezzo_status draw(const char *folder, const char *name, int *drawn, char *why, size_t size) {
     if (why[0] != '\0')
         return MEZZO_OK;
-    mezzo_status status = mz_figure_draw(folder, name);
+    mezzo_status status = draw_figure(folder, name);
     if (status == MEZZO_ERR_UNSUPPORTED || status == MEZZO_ERR_IO) {
         snprintf(why, size, "%s", mezzo_error_message());
         return MEZZO_OK;

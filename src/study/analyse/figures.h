@@ -5,12 +5,8 @@
 #include "study/analyse/analysis.h"
 
 // Writes FOLDER/NAME.gp from `body`, which it frees: the data blocks, settings and one plot command of a figure of
-// width × height pixels.
-mezzo_status mz_figure_write(const char *folder, const char *name, mz_text *body, int width, int height);
-// Draws FOLDER/NAME.gp. UNSUPPORTED: gnuplot is missing; IO: it failed, with the script's name.
-mezzo_status mz_figure_draw(const char *folder, const char *name);
-mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body, int width,
-                            int height); // writes and draws it
+// width × height pixels; then draws it. UNSUPPORTED: gnuplot is missing; IO: it failed, with the script's name.
+mezzo_status mz_figure_make(const char *folder, const char *name, mz_text *body, int width, int height);
 
 // Draws Graphviz' text as FILE.svg or FILE.png, and keeps FILE.dot beside it. UNSUPPORTED: Graphviz is missing, and
 // FILE.dot is written; IO.

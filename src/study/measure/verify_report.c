@@ -1,45 +1,29 @@
 // Writes a verification's blocks and verdicts as text, JSON and Markdown.
-#include <math.h>
-
 #include "models/model.h"
 #include "study/measure/verify.h"
-#include "io/json.h"
+#include "io/fields.h"
 
-#define MIB (1.0 / (1 << 20))
-
-// A figure of a run: its place in the run, its key in JSON, its title ('*': the model's unit) and form in a table, and
-// the factor of its mean over the seeds.
-typedef struct figure {
-    size_t offset;
-    enum { F64, BYTES, COUNT } kind;
-    const char *key, *title, *form;
-    double factor;
-} figure;
-
+// A run's figures; a table has their means over the seeds, and '*' in a title is the model's unit.
 enum { ACTIVATIONS = 3, ACCURACY = 6 };
-static const figure figures[] = {
-    {offsetof(mz_verify_run, seconds), F64, "time_seconds", "time of the timed steps, s", "%.3f", 1},
-    {offsetof(mz_verify_run, tokens_per_second), F64, "tokens_per_second", "throughput, */s", "%.0f", 1},
-    {offsetof(mz_verify_run, memory), BYTES, "memory_mb", "peak memory, MiB", "%.1f", MIB},
-    {offsetof(mz_verify_run, activations), BYTES, "activations_mb", "  activations of it, MiB", "%.1f", MIB},
-    {offsetof(mz_verify_run, train_loss), F64, "train_loss", "training loss (last tenth)", "%.4f", 1},
-    {offsetof(mz_verify_run, val_loss), F64, "val_loss", "validation loss", "%.4f", 1},
-    {offsetof(mz_verify_run, accuracy), F64, "accuracy", "validation accuracy", "%.4f", 1},
-    {offsetof(mz_verify_run, skipped), COUNT, "skipped_steps", "skipped steps", "%.3g", 1},
-    {offsetof(mz_verify_run, loss_scale), F64, "final_loss_scale", "final loss scale", "%.6g", 1},
+static const mz_row_field figures[] = {
+    {MZ_FIELD(mz_verify_run, seconds), "time_seconds", "time of the timed steps, s", "%.3f"},
+    {MZ_FIELD(mz_verify_run, tokens_per_second), "tokens_per_second", "throughput, */s", "%.0f"},
+    {MZ_FIELD(mz_verify_run, memory), "memory_mb", "peak memory, MiB", "%.1f", .factor = 1.0 / (1 << 20)},
+    {MZ_FIELD(mz_verify_run, activations), "activations_mb", "  activations of it, MiB", "%.1f",
+     .factor = 1.0 / (1 << 20)},
+    {MZ_FIELD(mz_verify_run, train_loss), "train_loss", "training loss (last tenth)", "%.4f"},
+    {MZ_FIELD(mz_verify_run, val_loss), "val_loss", "validation loss", "%.4f"},
+    {MZ_FIELD(mz_verify_run, accuracy), "accuracy", "validation accuracy", "%.4f"},
+    {MZ_FIELD(mz_verify_run, skipped), "skipped_steps", "skipped steps", "%.3g"},
+    {MZ_FIELD(mz_verify_run, loss_scale), "final_loss_scale", "final loss scale", "%.6g"},
 };
 
 // Returns the mean over the seeds of one side.
-static double mean_of(const mz_verify_result *r, int which, const figure *f) {
+static double mean_of(const mz_verify_result *r, int which, const mz_row_field *f) {
     double mean = 0;
-    for (size_t i = 0; i < r->n; i++) {
-        const void *at = (const char *)&r->pairs[i].run[which] + f->offset;
-        mean += (f->kind == F64     ? *(const double *)at
-                 : f->kind == BYTES ? (double)*(const size_t *)at
-                                    : (double)*(const int64_t *)at) /
-                (double)r->n;
-    }
-    return mean * f->factor;
+    for (size_t i = 0; i < r->n; i++)
+        mean += mz_field_number(f, &r->pairs[i].run[which]) / (double)r->n;
+    return mean;
 }
 
 // Adds "1.93 (1.88 to 1.99)"; the value alone where there is no scatter.
@@ -99,7 +83,7 @@ static void add_head(const mz_verify_result *r, mz_text *t, const char *bullet) 
 // Adds a line for each figure: its title and both sides' means, in `form`.
 static void add_figures(const mz_verify_result *r, const char *form, bool indents, mz_text *t) {
     for (size_t i = 0; i < MZ_COUNT(figures); i++) {
-        const figure *f = &figures[i];
+        const mz_row_field *f = &figures[i];
         const char *star = strchr(f->title, '*');
         char title[48], sides[2][32];
         if (r->by_loss && i == ACCURACY)
