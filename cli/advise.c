@@ -3,7 +3,6 @@
 #include <stdlib.h>
 
 #include "backend/cpu/isa.h"
-#include "choose.h"
 #include "cli.h"
 #include "study/analyse/rules.h"
 #include "train/config.h"
@@ -80,7 +79,7 @@ static int from_rules(const char *path, const mezzo_model_config *model) {
 static void print_choice(const mz_choice *c, const char *unit) {
     print_named(mezzo_precision_name(c->precision), c->reason);
     printf("\n");
-    cli_choice_table(c, unit);
+    CLI_PRINT(mz_choice_table, c, unit, cli_terminal_columns(stdout));
     int timed = 0;
     for (int i = 0; i < c->n; i++)
         timed += c->candidates[i].timed;
@@ -126,7 +125,7 @@ static int by_timing(void) {
     CLI_TRY(cli_config(&config));
     CLI_DO(time_here(config, &t));
     if (cli_has("json"))
-        return cli_json_print(cli_choice_json(&t.choice));
+        return cli_json_print(mz_choice_json(&t.choice));
     print_choice(&t.choice, t.unit);
     return CLI_DONE;
 }

@@ -1,5 +1,4 @@
 // mezzo advise --data recommends a precision for a model and its data by training both.
-#include "choose.h"
 #include "cli.h"
 #include "io/file.h"
 #include "io/json.h"

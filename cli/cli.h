@@ -8,6 +8,7 @@
 #include "base/scope.h"
 #include "io/fields.h"
 #include "mezzo/train.h"
+#include "study/measure/choose.h"
 
 enum {
     CLI_DONE = 0,
@@ -164,10 +165,17 @@ int cli_data_tokenizer(void); // runs data --train-tokenizer
 int cli_doctor_ranks(void);   // runs doctor --ranks
 int cli_doctor_audit(void);   // runs doctor --run, --trace
 struct mz_where;
-int cli_assume(struct mz_where *where); // reads doctor's --assume, if it is given
-int cli_explain_toy(void);              // runs explain --toy
-int cli_lab_underflow(void);            // runs lab underflow
-int cli_lab_speed(void);                // runs lab speed
+int cli_assume(struct mz_where *where);              // reads doctor's --assume, if it is given
+mezzo_status cli_advise_shape(mezzo_config *config); // sets the keys of the shape's options
+int cli_advise_data(void);                           // runs advise --data
+int cli_advise_per_op(void);                         // runs advise --data --per-op
+// Chooses by timing, for advise --measure and train --precision auto (choose.c). precisions NULL: fp32 and those for
+// which the device has arithmetic. memory 0: all free memory. Unless `quiet`, progress goes to stderr.
+mezzo_status cli_choose(const mezzo_auto_request *r, size_t memory, const mezzo_precision *precisions, int n_precisions,
+                        bool quiet, mz_choice *out);
+int cli_explain_toy(void);   // runs explain --toy
+int cli_lab_underflow(void); // runs lab underflow
+int cli_lab_speed(void);     // runs lab speed
 
 // --- errors and log lines (report.c) --------------------------------------------------------------------------------
 void cli_log(void *user, const char *topic, const char *line);         // prints the library's log lines to stderr

@@ -70,14 +70,11 @@ int cli_explain_toy(void) {
         return cli_json_print(o);
     }
     CLI_TELL("a linear layer 5 -> 10, ReLU, a layer norm, a linear layer 10 -> 3, cross-entropy");
-    printf("\n%-26s", "");
-    for (int p = 0; p < n; p++)
-        printf(" %-*s", p + 1 < n ? 6 : 0, mezzo_precision_name(precisions[p]));
     printf("\n");
-    for (int i = 0; i < ANSWERS; i++) {
-        printf("%-26s", questions[i]);
+    for (int i = -1; i < ANSWERS; i++) { // -1: the titles
+        printf("%-26s", i < 0 ? "" : questions[i]);
         for (int p = 0; p < n; p++)
-            printf(" %-*s", p + 1 < n ? 6 : 0, all[p].cell[i]);
+            printf(" %-*s", p + 1 < n ? 6 : 0, i < 0 ? mezzo_precision_name(precisions[p]) : all[p].cell[i]);
         printf("\n");
     }
     printf("\nrules under %s\n", mezzo_precision_name(precisions[n - 1]));

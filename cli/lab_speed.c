@@ -1,38 +1,31 @@
 // mezzo lab speed trains the same small model in each precision and compares the times to the same loss.
-#include <math.h>
-
 #include "cli.h"
 #include "study/lab/lab.h"
 #include "io/json.h"
 
-typedef struct line {
-    mz_speed_row is;
-    double times; // how many times as fast as the first; NaN where either does not reach the target
-} line;
-
 static const char *other_text(const void *row, char *buf, size_t size) {
-    const mz_speed_row *r = &((const line *)row)->is;
+    const mz_speed_row *r = row;
     snprintf(buf, size, "%s%s", r->effective != r->asked ? " as " : "",
              r->effective != r->asked ? mezzo_precision_name(r->effective) : "");
     return buf;
 }
 
 static const mz_row_field fields[] = {
-    {MZ_FIELD(line, is.asked), "precision", "precision"},
-    {MZ_FIELD(line, is.effective), "effective"},
-    {MZ_FIELD(line, is.ms), "step_ms", "ms/step", "%.2f"},
-    {MZ_FIELD(line, is.tokens_per_second), "tokens_per_second", "tokens/s", "count"},
-    {MZ_FIELD(line, is.memory), "memory_bytes", "memory", "bytes"},
-    {MZ_FIELD(line, is.final_loss), "final_loss", "last loss", "%.4f"},
-    {MZ_FIELD(line, is.steps), "steps_to_target", "steps", "%.0f", .flags = MZ_DASH},
-    {MZ_FIELD(line, is.seconds), "seconds_to_target", "seconds", "%.2f", .flags = MZ_DASH},
-    {MZ_FIELD(line, times), NULL, "times", "%.2f", .flags = MZ_DASH},
-    {MZ_FIELD(line, is.skipped), "skipped"},
-    {MZ_FIELD(line, is.reason), "reason"},
-    {MZ_FIELD(line, is.effective), NULL, "", .text = other_text},
+    {MZ_FIELD(mz_speed_row, asked), "precision", "precision"},
+    {MZ_FIELD(mz_speed_row, effective), "effective"},
+    {MZ_FIELD(mz_speed_row, ms), "step_ms", "ms/step", "%.2f"},
+    {MZ_FIELD(mz_speed_row, tokens_per_second), "tokens_per_second", "tokens/s", "count"},
+    {MZ_FIELD(mz_speed_row, memory), "memory_bytes", "memory", "bytes"},
+    {MZ_FIELD(mz_speed_row, final_loss), "final_loss", "last loss", "%.4f"},
+    {MZ_FIELD(mz_speed_row, steps), "steps_to_target", "steps", "%.0f", .flags = MZ_DASH},
+    {MZ_FIELD(mz_speed_row, seconds), "seconds_to_target", "seconds", "%.2f", .flags = MZ_DASH},
+    {MZ_FIELD(mz_speed_row, times), NULL, "times", "%.2f", .flags = MZ_DASH},
+    {MZ_FIELD(mz_speed_row, skipped), "skipped"},
+    {MZ_FIELD(mz_speed_row, reason), "reason"},
+    {MZ_FIELD(mz_speed_row, effective), NULL, "", .text = other_text},
 };
 
-static void print_rows(const line *rows, size_t n, const mz_speed_result *result, const mz_speed_options *o) {
+static void print_rows(const mz_speed_row *rows, size_t n, const mz_speed_result *result, const mz_speed_options *o) {
     printf("a GPT of %s parameters, %lld x 128 tokens per step, on %s\n\n",
            mz_count_text((double)result->parameters).text, (long long)o->batch, result->device);
     CLI_TABLE(fields, rows, n);
@@ -59,14 +52,11 @@ int cli_lab_speed(void) {
     CLI_TRY(CLI_RANGES(ranges, &o));
     CLI_DO(mz_speed_race(&o, rows, &result));
     CLI_PLOT(mz_lab_draw_speed, rows, o.n_precisions, &result);
-    line lines[MZ_SPEED_MOST];
     const size_t n = (size_t)o.n_precisions;
-    for (size_t i = 0; i < n; i++)
-        lines[i] = (line){rows[i], rows[0].seconds / rows[i].seconds};
     if (cli_has("json"))
         return cli_json_print(json_pack("{so sI ss so}", "target", mz_json_number(result.target), "parameters",
                                         (json_int_t)result.parameters, "device", result.device, "rows",
-                                        MZ_LIST(fields, lines, n)));
-    print_rows(lines, n, &result, &o);
+                                        MZ_LIST(fields, rows, n)));
+    print_rows(rows, n, &result, &o);
     return CLI_DONE;
 }

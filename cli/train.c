@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "choose.h"
 #include "cli.h"
 #include "io/file.h"
 #include "tools/inject/inject.h"
@@ -183,7 +182,8 @@ static void show(void *user, const mezzo_progress *p) {
     watch *w = user;
     // The run folder exists from the start on, and keeps the measurements.
     if (p->event == MEZZO_EVENT_START && w->chosen &&
-        cli_choice_save(&w->choice, cli_key(w->config, "train.out")) != MEZZO_OK)
+        mz_json_save_owned(mz_choice_json(&w->choice),
+                           mz_path_of("%s/precision.json", cli_key(w->config, "train.out")).text) != MEZZO_OK)
         fprintf(stderr, "mezzo train: could not write precision.json: %s\n", mezzo_error_message());
     cli_progress_show(p);
 }

@@ -201,6 +201,7 @@ typedef struct mz_speed_row {
     double final_loss;            // smoothed over about ten steps, like every loss here
     int64_t steps;                // until the target; 0: it was not reached
     double seconds;               // time in steps, until the target; NaN
+    double times;                 // how many times as fast as the first row to the target; NaN
     int64_t skipped;
     size_t memory; // in bytes
     char reason[256];

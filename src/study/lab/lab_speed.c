@@ -118,6 +118,8 @@ mezzo_status mz_speed_race(const mz_speed_options *o, mz_speed_row *rows, mz_spe
     }
     for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)
         finish(o, &runners[i], o->precisions[i], result->target, &rows[i]);
+    for (int i = 0; i < o->n_precisions && status == MEZZO_OK; i++)
+        rows[i].times = rows[0].seconds / rows[i].seconds;
     if (status == MEZZO_OK) {
         const mz_trial_facts first = mz_trial_describe(runners[0].trial);
         snprintf(result->device, sizeof result->device, "%s", first.device);

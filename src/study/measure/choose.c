@@ -1,5 +1,7 @@
 #include "study/measure/choose.h"
 
+#include "io/fields.h"
+
 #include <math.h>
 
 #include "backend/backend.h"
@@ -341,4 +343,39 @@ mezzo_status mz_choose_for_device(mezzo_device *device, const volatile sig_atomi
     o.session.seed = 1;
     o.stop = stop;
     return mz_choose(device, &o, out);
+}
+
+// --- the report ----------------------------------------------------------------------------------------------------
+static const mz_row_field choice_fields[] = {
+    {MZ_FIELD(mz_choice, precision), "precision"},
+    {MZ_FIELD(mz_choice, reason), "reason"},
+    {MZ_FIELD(mz_choice, speedup), "speedup_over_fp32"},
+};
+
+static const char *loss_text(const void *row, char *buf, size_t size) {
+    const mz_candidate *c = row;
+    snprintf(buf, size, c->timed ? "%.4f" : "-", c->loss);
+    return buf;
+}
+
+static const mz_row_field candidate_fields[] = {
+    {MZ_FIELD(mz_candidate, precision), "precision", "precision"},
+    {MZ_FIELD(mz_candidate, step_seconds), "step_ms", "ms/step", "%.3f", .flags = MZ_DASH, .factor = 1e3},
+    {MZ_FIELD(mz_candidate, tokens_per_second), "tokens_per_second", "*/s", "count", .flags = MZ_DASH},
+    {MZ_FIELD(mz_candidate, memory), "memory_bytes", "memory", "mib", .legend = "of a training step. M: MiB, G: GiB"},
+    {MZ_FIELD(mz_candidate, loss), "loss", "loss", .text = loss_text, .legend = "after the timed steps"},
+    {MZ_FIELD(mz_candidate, gradient_error), "gradient_error"},
+    {MZ_FIELD(mz_candidate, passed), "passed"},
+    {MZ_FIELD(mz_candidate, note), "note", ""},
+};
+
+void mz_choice_table(const mz_choice *c, const char *unit, int columns, mz_text *t) {
+    mz_fields_table(candidate_fields, MZ_COUNT(candidate_fields), c->candidates, sizeof c->candidates[0], (size_t)c->n,
+                    unit, columns, t);
+}
+
+json_t *mz_choice_json(const mz_choice *c) {
+    json_t *o = MZ_OBJECT(choice_fields, c);
+    json_object_set_new(o, "candidates", MZ_LIST(candidate_fields, c->candidates, (size_t)c->n));
+    return o;
 }

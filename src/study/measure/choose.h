@@ -2,6 +2,8 @@
 #ifndef MZ_STUDY_CHOOSE_H
 #define MZ_STUDY_CHOOSE_H
 
+#include <jansson.h>
+
 #include "study/measure/measure.h"
 
 typedef struct mz_candidate {
@@ -52,5 +54,8 @@ mezzo_status mz_choose(mezzo_device *device, const mz_choose_options *options, m
 // Chooses for a GPT-2 of 2 layers and a size that suits such a device, to show what to expect here where no model is
 // given.
 mezzo_status mz_choose_for_device(mezzo_device *device, const volatile sig_atomic_t *stop, mz_choice *out);
+
+void mz_choice_table(const mz_choice *c, const char *unit, int columns, mz_text *t); // of candidates; unit: of speeds
+json_t *mz_choice_json(const mz_choice *c);
 
 #endif
