@@ -210,9 +210,8 @@ void cli_wrap(const char *text, int at, int indent, int most); // prints what mz
         mz_text_tell(&cli_made, __VA_ARGS__);                                                                          \
         cli_print_made(&cli_made);                                                                                     \
     })
-// Prints a result as JSON with --json, or as such a text.
+// Prints a result as JSON with --json, or as such a text; CLI_FIELDS: lines whose titles take `width` columns.
 #define CLI_SHOW(json, ...) (cli_has("json") ? cli_json_print(json) : CLI_PRINT(__VA_ARGS__))
-// Prints such a result of fields: as lines whose titles take `width` columns.
 #define CLI_FIELDS(fields, row, word, width)                                                                           \
     CLI_SHOW(mz_fields_json((fields), MZ_COUNT(fields), (row), (word), NULL), mz_fields_lines, (fields),               \
              MZ_COUNT(fields), (row), (word), "", (width))

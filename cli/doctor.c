@@ -187,58 +187,6 @@ static int examine(void) {
 }
 
 // --- configuration files -------------------------------------------------------------------------------------------
-static void print_agreement(const mz_asked *files, int n, const mz_agreement *a) {
-    for (int i = 0; i < n; i++) {
-        const mz_asked *f = &files[i];
-        printf("%s\n  read as    %s\n  asks for   %s", mz_show(f->path).text, mz_asker_name(f->asker),
-               mz_asked_text(f));
-        if (f->decides >= 0) {
-            const mz_vote *v = &f->votes[f->decides];
-            printf("%s (line %d: %s: %s)",
-                   v->lone   ? ", parameters perhaps too"
-                   : v->pure ? ", parameters too"
-                             : "",
-                   v->said.line, mz_show(v->said.key).text, mz_show(v->said.value).text);
-        }
-        printf("\n");
-    }
-    printf("\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_agreement_runs(a),
-           a->pure ? ", parameters too" : "", mz_show(a->why).text, mz_agreement_scaler(a));
-    for (int i = 0, k = 0; i < a->n_findings; i++) {
-        const mz_finding *f = &a->findings[i];
-        if (f->kind == MZ_FINDING_NOTE)
-            printf("\nnote: %s\n", mz_show(f->text).text);
-        else
-            printf("\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind), mz_show(f->text).text,
-                   mz_show(f->fix).text);
-    }
-    printf(a->n_conflicts == 0 ? "\nno conflict\n" : "\n%d conflict%s\n", a->n_conflicts,
-           a->n_conflicts == 1 ? "" : "s");
-}
-
-static json_t *agreement_json(const mz_asked *files, int n, const mz_agreement *a) {
-    json_t *list = json_array(), *findings = json_array();
-    for (int i = 0; i < n; i++) {
-        const mz_said *said = files[i].decides >= 0 ? &files[i].votes[files[i].decides].said : NULL;
-        json_array_append_new(
-            list, json_pack("{so ss ss so}", "file", mz_json_text(files[i].path), "read_as",
-                            mz_asker_name(files[i].asker), "asks_for", mz_asked_text(&files[i]), "said",
-                            said != NULL ? json_pack("{si so so}", "line", said->line, "key", mz_json_text(said->key),
-                                                     "value", mz_json_text(said->value))
-                                         : json_null()));
-    }
-    for (int i = 0; i < a->n_findings; i++) {
-        const mz_finding *f = &a->findings[i];
-        json_array_append_new(findings, json_pack("{ss sb so so}", "kind", mz_finding_name(f->kind), "conflict",
-                                                  (int)(f->kind != MZ_FINDING_NOTE), "text", mz_json_text(f->text),
-                                                  "change", mz_json_text(f->fix)));
-    }
-    return json_pack("{so ss? sb so ss so si}", "files", list, "runs",
-                     a->runs != MZ_ASK_NOTHING ? mz_agreement_runs(a) : NULL, "parameters_too", (int)a->pure, "why",
-                     mz_json_text(a->why), "loss_scaler", mz_agreement_scaler(a), "findings", findings, "conflicts",
-                     a->n_conflicts);
-}
-
 int cli_assume(mz_where *where) {
     const char *assumed = cli_text("assume", NULL);
     if (assumed == NULL || mz_where_assumed(assumed, where))
@@ -262,10 +210,9 @@ static int compare(void) {
     CLI_DO(MZ_NEW(agreement, 1));
     CLI_DO(mz_asked_read_all(paths, n, &set));
     mz_agreement_judge(set.files, (int)set.n, &where, agreement);
-    if (cli_has("json"))
-        CLI_TRY(cli_json_print(agreement_json(set.files, (int)set.n, agreement)));
-    else
-        print_agreement(set.files, (int)set.n, agreement);
+    const int n_files = (int)set.n;
+    CLI_TRY(
+        CLI_SHOW(mz_agreement_json(set.files, n_files, agreement), mz_agreement_text, set.files, n_files, agreement));
     return agreement->n_conflicts > 0 ? CLI_CHECK_FAILED : CLI_DONE;
 }
 

@@ -9,7 +9,7 @@
 
 #include "cli.h"
 #include "io/file.h"
-#include "study/audit/report.h"
+#include "study/audit/cost.h"
 #include "study/page/page_text.h"
 
 extern char **environ;

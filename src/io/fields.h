@@ -87,8 +87,7 @@ int mz_columns_of(const char *text, size_t bytes); // number of UTF-8 characters
 void mz_text_wrap(mz_text *t, const char *text, int at, int indent, int most);
 // Adds a paragraph of at most MZ_TEXT_COLUMNS, with a line end; line ends at the text's beginning stay.
 void mz_text_tell(mz_text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// A name that was typed or read, for a line of output: bytes that would control a terminal become blanks, as in
-// mz_text_tame.
+// A name for a line of output: bytes that would control a terminal become blanks, as in mz_text_tame.
 typedef struct mz_shown {
     char text[4200];
 } mz_shown;

@@ -6,6 +6,7 @@
 
 #include <signal.h>
 
+#include "io/json.h"
 #include "mezzo/train.h"
 
 enum { MZ_AUDIT_FINDINGS = 64 };
@@ -64,5 +65,7 @@ typedef struct mz_run_audit {
 // MEMORY, DEVICE, what the job fails with; IO: there is no such folder. The caller frees *out after an error, too.
 mezzo_status mz_run_audit_find(const mz_run_audit_options *options, mz_run_audit *out);
 void mz_run_audit_free(mz_run_audit *audit);
+void mz_run_audit_text(const mz_run_audit *audit, int columns, mz_text *t);
+json_t *mz_run_audit_json(const mz_run_audit *audit);
 
 #endif

@@ -4,6 +4,8 @@
 // accelerate's in force: Accelerator.prepare() wraps the model in it, whatever the trainer's own settings.
 #include "study/agree/agreement.h"
 
+#include "io/fields.h"
+
 enum { NOTE, CONFLICT };
 static const mz_rule rules[] = {
 #define RULE(id, name, kind, what, why, change) [MZ_FINDING_##id] = {name, (kind) == CONFLICT, what, why, change},
@@ -410,4 +412,56 @@ void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_
     judge_clipping(files, n, v, out->scaler, out);
     judge_nan(files, n, out->scaler, out);
     judge_device(files, n, where, v, leader, out);
+}
+
+void mz_agreement_text(const mz_asked *files, int n, const mz_agreement *a, mz_text *t) {
+    for (int i = 0; i < n; i++) {
+        const mz_asked *f = &files[i];
+        mz_text_addf(t, "%s\n  read as    %s\n  asks for   %s", mz_show(f->path).text, mz_asker_name(f->asker),
+                     mz_asked_text(f));
+        if (f->decides >= 0) {
+            const mz_vote *v = &f->votes[f->decides];
+            mz_text_addf(t, "%s (line %d: %s: %s)",
+                         v->lone   ? ", parameters perhaps too"
+                         : v->pure ? ", parameters too"
+                                   : "",
+                         v->said.line, mz_show(v->said.key).text, mz_show(v->said.value).text);
+        }
+        mz_text_addf(t, "\n");
+    }
+    mz_text_addf(t, "\nwhat runs    %s%s\nwhy          %s\nloss scaler  %s\n", mz_agreement_runs(a),
+                 a->pure ? ", parameters too" : "", mz_show(a->why).text, mz_agreement_scaler(a));
+    for (int i = 0, k = 0; i < a->n_findings; i++) {
+        const mz_finding *f = &a->findings[i];
+        if (f->kind == MZ_FINDING_NOTE)
+            mz_text_addf(t, "\nnote: %s\n", mz_show(f->text).text);
+        else
+            mz_text_addf(t, "\nconflict %d, %s: %s\n  change: %s\n", ++k, mz_finding_name(f->kind),
+                         mz_show(f->text).text, mz_show(f->fix).text);
+    }
+    mz_text_addf(t, a->n_conflicts == 0 ? "\nno conflict\n" : "\n%d conflict%s\n", a->n_conflicts,
+                 a->n_conflicts == 1 ? "" : "s");
+}
+
+json_t *mz_agreement_json(const mz_asked *files, int n, const mz_agreement *a) {
+    json_t *list = json_array(), *findings = json_array();
+    for (int i = 0; i < n; i++) {
+        const mz_said *said = files[i].decides >= 0 ? &files[i].votes[files[i].decides].said : NULL;
+        json_array_append_new(
+            list, json_pack("{so ss ss so}", "file", mz_json_text(files[i].path), "read_as",
+                            mz_asker_name(files[i].asker), "asks_for", mz_asked_text(&files[i]), "said",
+                            said != NULL ? json_pack("{si so so}", "line", said->line, "key", mz_json_text(said->key),
+                                                     "value", mz_json_text(said->value))
+                                         : json_null()));
+    }
+    for (int i = 0; i < a->n_findings; i++) {
+        const mz_finding *f = &a->findings[i];
+        json_array_append_new(findings, json_pack("{ss sb so so}", "kind", mz_finding_name(f->kind), "conflict",
+                                                  (int)(f->kind != MZ_FINDING_NOTE), "text", mz_json_text(f->text),
+                                                  "change", mz_json_text(f->fix)));
+    }
+    return json_pack("{so ss? sb so ss so si}", "files", list, "runs",
+                     a->runs != MZ_ASK_NOTHING ? mz_agreement_runs(a) : NULL, "parameters_too", (int)a->pure, "why",
+                     mz_json_text(a->why), "loss_scaler", mz_agreement_scaler(a), "findings", findings, "conflicts",
+                     a->n_conflicts);
 }

@@ -6,7 +6,7 @@
 #ifndef MZ_STUDY_AGREEMENT_H
 #define MZ_STUDY_AGREEMENT_H
 
-#include "base/base.h"
+#include "io/json.h"
 
 typedef enum mz_asker {
     MZ_ASKER_NONE,
@@ -144,5 +144,7 @@ const char *mz_agreement_runs(const mz_agreement *a);   // the format, or "not k
 const char *mz_agreement_scaler(const mz_agreement *a); // whether a loss scaler runs: "yes", "no", "not needed", "not
                                                         // known"
 void mz_agreement_judge(const mz_asked *files, int n, const mz_where *where, mz_agreement *out);
+void mz_agreement_text(const mz_asked *files, int n, const mz_agreement *a, mz_text *t);
+json_t *mz_agreement_json(const mz_asked *files, int n, const mz_agreement *a);
 
 #endif

@@ -1,5 +1,5 @@
 // Writes what an audit of a PyTorch program found as text, JSON and the sections of a page.
-#include "study/audit/report.h"
+#include "study/audit/cost.h"
 
 #include <math.h>
 

@@ -236,15 +236,10 @@ static int more_lost_first(const void *a, const void *b) {
     return x->lost != y->lost ? (x->lost < y->lost ? 1 : -1) : x->index < y->index ? -1 : x->index > y->index;
 }
 
-static void add_tensors(const mz_underflow *u, int scale, size_t most, mz_text *t) {
+static void add_tensors(const mz_underflow *u, int scale, size_t most, ranked *list, mz_text *t) {
     const mz_magnitudes *m = u->magnitudes;
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
-    MZ_SCOPED(mz_free_at) ranked *list = NULL;
     size_t n = 0;
-    if (MZ_NEW(list, m->n + 1) != MEZZO_OK) {
-        t->status = MEZZO_ERR_MEMORY;
-        return;
-    }
     for (size_t i = 0; i < m->n; i++) {
         widen(m->list[i].counts, counts);
         mz_fp16_fate f = mz_fp16_fate_of(counts, 0);
@@ -263,13 +258,8 @@ static void add_tensors(const mz_underflow *u, int scale, size_t most, mz_text *
         mz_text_addf(t, "... and %zu more: --count %zu shows them\n", n - most, n);
 }
 
-static void add_narrowed(const mz_magnitudes *m, size_t most, mz_text *t) {
-    MZ_SCOPED(mz_free_at) ranked *list = NULL;
+static void add_narrowed(const mz_magnitudes *m, size_t most, ranked *list, mz_text *t) {
     size_t n = 0;
-    if (MZ_NEW(list, m->n_narrowed + 1) != MEZZO_OK) {
-        t->status = MEZZO_ERR_MEMORY;
-        return;
-    }
     for (size_t i = 0; i < m->n_narrowed; i++)
         if (m->narrowed[i].known)
             list[n++] = (ranked){i, percent(m->narrowed[i].lost, m->narrowed[i].nonzero)};
@@ -310,6 +300,11 @@ static void add_conclusion(const mz_underflow *u, mz_text *t) {
 void mz_underflow_text(const mz_underflow *u, const char *model, const char *precision, int scale, size_t most,
                        mz_text *t) {
     int64_t counts[MZ_HISTOGRAM_BUCKETS];
+    MZ_SCOPED(mz_free_at) ranked *list = NULL;
+    if (MZ_NEW(list, u->magnitudes->n + u->magnitudes->n_narrowed + 1) != MEZZO_OK) {
+        t->status = MEZZO_ERR_MEMORY;
+        return;
+    }
     mz_text_addf(t, "step %lld of %s, in %s\n\n", (long long)u->step, model, precision);
     add_head(scale, t);
     for (int k = 0; k < MZ_MAGNITUDE_KINDS; k++) {
@@ -317,8 +312,8 @@ void mz_underflow_text(const mz_underflow *u, const char *model, const char *pre
         add_line(kinds[k], counts, k == MZ_OF_ACTIVATION ? -1 : scale, t);
     }
     mz_text_add(t, "\n", 1);
-    add_tensors(u, scale, most, t);
+    add_tensors(u, scale, most, list, t);
     add_conclusion(u, t);
     if (u->magnitudes->n_narrowed > 0)
-        add_narrowed(u->magnitudes, most, t);
+        add_narrowed(u->magnitudes, most, list, t);
 }

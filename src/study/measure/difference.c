@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "base/scope.h"
+#include "io/fields.h"
 #include "runtime/program.h"
 #include "train/folder.h"
 #include "train/trial.h"
@@ -203,4 +204,43 @@ mezzo_status mz_difference_find(const mz_difference_options *o, mz_difference *o
         mz_free(both[i].list);
     }
     return status;
+}
+
+static const mz_row_field fields[] = {
+    {MZ_FIELD(mz_difference, step), "checkpoint_step"},
+    {MZ_FIELD(mz_difference, weights), "weights_that_differ"},
+    {MZ_FIELD(mz_difference, weights_of), "weights"},
+    {MZ_FIELD(mz_difference, weight), "first_weight", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, compared), "results_compared"},
+    {MZ_FIELD(mz_difference, unmatched), "results_of_one_run_only"},
+    {MZ_FIELD(mz_difference, found), "found"},
+    {MZ_FIELD(mz_difference, op), "op", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, module), "module", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, phase), "phase", .flags = MZ_NULL},
+    {MZ_FIELD(mz_difference, by), "ulp"},
+    {MZ_FIELD(mz_difference, element), "element"},
+};
+
+void mz_difference_text(const mz_difference *d, double ulp, mz_text *t) {
+    if (d->weights > 0)
+        mz_text_addf(t, "weights   %d of %d differ between the checkpoints, first %s\n", d->weights, d->weights_of,
+                     d->weight);
+    else
+        mz_text_addf(t, "weights   all %d are equal in both checkpoints\n", d->weights_of);
+    mz_text_addf(t, "results   %d compared, from the first run's weights after step %lld\n", d->compared,
+                 (long long)d->step);
+    if (!d->found) {
+        mz_text_addf(t, "None differs by more than %g ulp.\n", ulp);
+        return;
+    }
+    mz_text_tell(
+        t,
+        "first to differ by more than %g ulp: %s of %s (%s), stored in %s and %s: by %.4g ulp at element %lld of "
+        "%lld, %.9g and %.9g",
+        ulp, d->op, d->module[0] != '\0' ? d->module : "the model", d->phase, d->dtype[0], d->dtype[1], d->by,
+        (long long)d->element, (long long)d->elements, d->value[0], d->value[1]);
+}
+
+json_t *mz_difference_json(const mz_difference *d) {
+    return MZ_OBJECT(fields, d);
 }

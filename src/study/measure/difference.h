@@ -5,6 +5,7 @@
 
 #include <signal.h>
 
+#include "io/json.h"
 #include "mezzo/train.h"
 
 typedef struct mz_difference_options {
@@ -34,5 +35,7 @@ typedef struct mz_difference {
 // differ. IO, FORMAT: a folder that belongs to no run or has no checkpoint; INVALID: models or batches that do not fit
 // each other.
 mezzo_status mz_difference_find(const mz_difference_options *options, mz_difference *out);
+void mz_difference_text(const mz_difference *d, double ulp, mz_text *t);
+json_t *mz_difference_json(const mz_difference *d);
 
 #endif
