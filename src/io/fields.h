@@ -48,16 +48,16 @@ typedef struct mz_row_field {
 // Gives the first two members for a struct's member: MZ_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"
 #define MZ_FIELD(type, member)                                                                                         \
     .kind = _Generic(((type *)NULL)->member,                                                                           \
-        double: MZ_FIELD_F64,                                                                                               \
-        int64_t: MZ_FIELD_I64,                                                                                              \
-        uint64_t: MZ_FIELD_U64,                                                                                             \
-        int: MZ_FIELD_I32,                                                                                                  \
-        bool: MZ_FIELD_BOOL,                                                                                                \
-        char *: MZ_FIELD_CHARS,                                                                                             \
-        const char *: MZ_FIELD_POINTER,                                                                                     \
-        mezzo_precision: MZ_FIELD_PRECISION,                                                                                \
-        mezzo_dtype: MZ_FIELD_DTYPE,                                                                                        \
-        mezzo_master: MZ_FIELD_MASTER),                                                                                     \
+        double: MZ_FIELD_F64,                                                                                          \
+        int64_t: MZ_FIELD_I64,                                                                                         \
+        uint64_t: MZ_FIELD_U64,                                                                                        \
+        int: MZ_FIELD_I32,                                                                                             \
+        bool: MZ_FIELD_BOOL,                                                                                           \
+        char *: MZ_FIELD_CHARS,                                                                                        \
+        const char *: MZ_FIELD_POINTER,                                                                                \
+        mezzo_precision: MZ_FIELD_PRECISION,                                                                           \
+        mezzo_dtype: MZ_FIELD_DTYPE,                                                                                   \
+        mezzo_master: MZ_FIELD_MASTER),                                                                                \
     .offset = offsetof(type, member)
 
 double mz_field_number(const mz_row_field *f, const void *row); // times the factor; NaN of a text
