@@ -39,6 +39,17 @@ old_build() { # where DEBS holds old.tgz (git archive of another commit), builds
     echo "$build/old/build"
 }
 
+two_commits() { # old and new are commands: where there is no other commit, both are this one
+    local found
+    new=$mezzo old=$mezzo
+    found=$(old_build) && old=$found/mezzo
+    return 0
+}
+numbers() { # FOLDER: step, loss and gradients' norm of a run's steps
+    python3 -c 'import json, sys; [print(r["step"], r["train/loss"], r.get("gradients/total_norm")) for r in map(json.loads, sys.stdin) if "train/loss" in r]' \
+        <"$1/metrics.jsonl"
+}
+
 row() { # FILE HEADER VALUE…: appends a row, which card and commit end
     local file=$out/$1 header=$2 line="" value
     shift 2

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# kernels [OP[:SHAPE]…]: kernels of two commits in turns: rows of mezzo bench --kernels for these ops (OP-SIDE.csv; default: those of rows), and each kernel's time
-# in steps in fp8 of GPT-2 124M, of two layers of Qwen 2.5's widths and of experts, and in bf16 of the two image models, from profiles
-# (KIND-SIDE-TURN-ops.csv); kernels.csv has the medians side by side. Says whether losses and gradients' norms are the same (stdout). The other commit is DEBS/old.tgz, as for bits; without it the command runs beside itself.
+# kernels [OP[:SHAPE[:PRECISION]]…]: kernels of two commits in turns: rows of mezzo bench --kernels for these ops (OP-SIDE.csv; default: those of rows),
+# and each kernel's time in steps in fp8 of GPT-2 124M, of two layers of Qwen 2.5's widths and of experts, and in bf16 of the two image models, from profiles
+# (KIND-SIDE-TURN-ops.csv); kernels.csv has the medians side by side. Says whether losses and gradients' norms are the same (stdout).
+# The other commit is DEBS/old.tgz, as for bits; without it the command runs beside itself.
 . "$(dirname "$0")/common.sh"
-new=$mezzo old=$mezzo
-found=$(old_build) && old=$found/mezzo
-[[ $# -gt 0 ]] || set -- softmax:65536x1024 cross_entropy cross_entropy_dx embedding embedding_bwd layernorm layernorm_bwd grad_stats adamw
+two_commits
+[[ $# -gt 0 ]] || set -- "softmax:$(pick 65536x1024 64x64)" cross_entropy cross_entropy_dx embedding embedding_bwd layernorm layernorm_bwd grad_stats adamw
 text_tokens=$(tokens "$(pick gpt2 byte)") cities=$work/cities
 "$mezzo" data radio --maps 12 --transmitters 4 --size "$(pick 80 16)" --extent "$(pick 160 64)" --out "$cities" >/dev/null 2>"$out/cities.err"
 texts="--precision $(pick "fp8 --vocab 50304" fp32) --dropout 0" images="--precision $(pick bf16 fp32)"
@@ -15,10 +15,6 @@ qwen=$(pick "--model qwen2 --layers 2 --heads 12 --kv-heads 2 --d-model 1536 --d
     "--model qwen2 --layers 2 --heads 2 --kv-heads 1 --d-model 64 --d-ff 128 --batch-size 2 --seq-len 64")
 experts=$(pick "--model glm4_moe --layers 4 --heads 8 --d-model 768 --d-ff 2048 --d-expert 768 --experts 16 --experts-per-token 4 --batch-size 16 --seq-len 512" \
     "--model glm4_moe --layers 2 --heads 2 --d-model 32 --d-ff 64 --d-expert 32 --experts 4 --experts-per-token 2 --batch-size 2 --seq-len 32")
-numbers() { # SIDE
-    python3 -c 'import json, sys; [print(r["step"], r["train/loss"], r.get("gradients/total_norm")) for r in map(json.loads, sys.stdin) if "train/loss" in r]' \
-        <"$1/metrics.jsonl"
-}
 for turn in 1 2 3; do
     for kind in gpt2 qwen experts unet vae; do
         DATA=$text_tokens more=$texts
@@ -35,7 +31,8 @@ for turn in 1 2 3; do
     for op; do
         time_for 10 "$op, turn $turn" || break
         what=(--op "${op%%:*}" --model "$(pick gpt2-124M gpt)")
-        [[ $op != *:* ]] || what=(--op "${op%%:*}" --shape "$(pick "${op#*:}" 64x64)")
+        IFS=: read -r _ shape precision <<<"$op"
+        [[ -z $shape ]] || what=(--op "${op%%:*}" --shape "$shape" ${precision:+--precision "$precision"})
         for side in old new; do
             capped 20 "${!side}" bench --kernels --device "$device" "${what[@]}" --csv "$out/${what[1]}-$side.csv" >/dev/null 2>"$out/bench.err" ||
                 echo "FAIL: $op: $(tail -n 1 "$out/bench.err")"
