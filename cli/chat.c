@@ -1,8 +1,8 @@
 // mezzo chat holds a conversation with a model in the terminal, or answers each line of a pipe.
 #define _GNU_SOURCE
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/select.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -93,11 +93,13 @@ static int obey(talk *t, const char *line, bool *leave) {
 // Waits for a byte and reads it: returns 1, at the end 0, and -1 where a signal asks to leave. Signals arrive only
 // during the wait; one that came before would not end it.
 static int read_byte(talk *t, bool prompts, const sigset_t *before, char *byte) {
-    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
     for (;;) {
+        fd_set input;
+        FD_ZERO(&input);
+        FD_SET(STDIN_FILENO, &input);
         if (prompts)
             fputs("> ", stderr);
-        const bool waits = ppoll(&input, 1, NULL, before) < 0;
+        const bool waits = pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, before) < 0;
         if (*t->stop != 0 && (!t->is_terminal || *t->stop != SIGINT))
             return -1;
         if (!waits || *t->stop == 0)

@@ -146,8 +146,10 @@ static int start_on_large_stack(int argc, char **argv) {
     int error = pthread_attr_init(&attr);
     if (error == 0)
         error = pthread_attr_setstacksize(&attr, STACK_BYTES);
+#ifndef __APPLE__ // there, threads of OpenMP have a size of their own
     if (error == 0)
         error = pthread_setattr_default_np(&attr);
+#endif
     if (error == 0)
         error = pthread_create(&thread, &attr, start_thread, &w);
     if (error == 0)

@@ -45,12 +45,15 @@ typedef struct mz_row_field {
     const char *legend; // of a table: a line below it that explains the column
 } mz_row_field;
 
-// Gives the first two members for a struct's member: MZ_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f"
+// Gives the first two members for a struct's member: MZ_FIELD(mezzo_eval_result, loss), "loss", "loss", "%.6f". Where
+// Mezzo runs, long and long long have 64 bits; systems differ in which of them int64_t and size_t are.
 #define MZ_FIELD(type, member)                                                                                         \
     .kind = _Generic(((type *)NULL)->member,                                                                           \
         double: MZ_FIELD_F64,                                                                                          \
-        int64_t: MZ_FIELD_I64,                                                                                         \
-        uint64_t: MZ_FIELD_U64,                                                                                        \
+        long: MZ_FIELD_I64,                                                                                            \
+        long long: MZ_FIELD_I64,                                                                                       \
+        unsigned long: MZ_FIELD_U64,                                                                                   \
+        unsigned long long: MZ_FIELD_U64,                                                                              \
         int: MZ_FIELD_I32,                                                                                             \
         bool: MZ_FIELD_BOOL,                                                                                           \
         char *: MZ_FIELD_CHARS,                                                                                        \
